@@ -1,0 +1,1 @@
+"""Penstock carries PostgreSQL's write-ahead log to Apache Spark."""

@@ -1,0 +1,304 @@
+"""The configuration: `penstock.toml`, the environment and flags in; one checked object out.
+
+Flags win over the environment, the environment over the file, the file over the defaults. Every
+key can be given as `PENSTOCK_<SECTION>_<KEY>`; that is where secrets belong. Each value remembers
+where it came from, so that an error can name the file and key, or the variable, to correct.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+
+from penstock.errors import (
+    ConfigError,
+    ConfigInvalidValue,
+    ConfigMissing,
+    ConfigMissingKey,
+    ConfigSyntax,
+    ConfigUnknownKey,
+)
+from penstock.names import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_PATH = Path("penstock.toml")
+_ENV_PREFIX = "PENSTOCK_"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+def _table_name(value: object) -> object:
+    return TableName.parse(value) if isinstance(value, str) else value
+
+
+def _identifier(value: str) -> str:
+    if len(value.encode()) > 63:
+        raise ValueError("a PostgreSQL name has at most 63 bytes")
+    return value
+
+
+Identifier = Annotated[str, Field(min_length=1), AfterValidator(_identifier)]
+# Postgres allows nothing else in the name of a slot.
+SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
+
+
+class SourceTable(_Section):
+    """One published table, and the replica identity it should have.
+
+    `auto` keeps an identity that works (a primary key, FULL, an index) and otherwise takes the
+    first unique index without nullable columns, else FULL. `default` and `full` are the server's
+    words; any other text is the name of an index.
+    """
+
+    name: Annotated[TableName, BeforeValidator(_table_name)]
+    replica_identity: Identifier = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class SourceConfig(_Section):
+    """The database to read from."""
+
+    dsn: SecretStr
+    # Set-up needs more privileges than capture; without it, set-up uses `dsn`.
+    setup_dsn: SecretStr | None = None
+    # Names the source in messages and metrics.
+    name: Identifier = "penstock"
+    slot: SlotName = "penstock"
+    publication: Identifier = "penstock"
+    tables: Annotated[tuple[SourceTable, ...], Field(min_length=1)]
+    # PostgreSQL 17 and newer: the slot is carried over to a standby.
+    failover: bool = False
+    # A walsender that is busy with one large commit answers only twice per timeout; the server's
+    # default of 60 s would leave us blind for half a minute.
+    wal_sender_timeout_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
+    # How long the connection may be silent before we ask the server for its position.
+    keepalive_interval_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
+    # How long nothing at all may be received before the connection counts as dead.
+    stale_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+
+    @model_validator(mode="after")
+    def _stale_is_longer_than_the_servers_silence(self) -> SourceConfig:
+        # A busy walsender may be silent for half its timeout, and that is healthy.
+        if self.stale_timeout_s <= self.wal_sender_timeout_s / 2:
+            raise ValueError("stale_timeout_s must be more than half of wal_sender_timeout_s")
+        return self
+
+    @property
+    def conninfo(self) -> str:
+        return self.dsn.get_secret_value()
+
+    @property
+    def setup_conninfo(self) -> str:
+        return (self.setup_dsn or self.dsn).get_secret_value()
+
+
+class HeartbeatConfig(_Section):
+    """A small logical message that proves the whole path and measures its latency."""
+
+    # 0 switches heartbeats off.
+    interval_min: Annotated[float, Field(ge=0, le=1440)] = 5.0
+    timeout_min: Annotated[float, Field(gt=0, le=1440)] = 10.0
+
+    @model_validator(mode="after")
+    def _timeout_is_longer_than_interval(self) -> HeartbeatConfig:
+        if self.interval_min and self.timeout_min <= self.interval_min:
+            raise ValueError("timeout_min must be longer than interval_min")
+        return self
+
+
+class LogConfig(_Section):
+    """The change log on disk."""
+
+    # Relative to the folder of the configuration file.
+    path: Path = Path("penstock-log")
+
+
+class Config(_Section):
+    """One file = one source = one slot = one log."""
+
+    source: SourceConfig
+    heartbeat: HeartbeatConfig = HeartbeatConfig()
+    log: LogConfig = LogConfig()
+
+
+def load(
+    path: Path | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    flags: Mapping[str, Any] | None = None,
+) -> Config:
+    """Read and check the configuration; raises a `ConfigError` that names file, key and remedy.
+
+    `flags` maps dotted keys (`source.slot`) to values given on the command line. A missing file is
+    an error only where it was asked for by name, for the environment alone may be enough.
+    """
+    file = path or DEFAULT_PATH
+    if path is None and not file.exists():
+        merged: dict[str, Any] = {}
+        where = "the environment"
+    else:
+        merged = _read_toml(file)
+        where = str(file)
+    origins: dict[str, str] = {}
+    for key, variable in _environment_keys(environ).items():
+        _assign(merged, key, environ[variable])
+        origins[key] = f"environment variable {variable}"
+    for key, value in (flags or {}).items():
+        _assign(merged, key, value)
+        origins[key] = f"flag --{key.rpartition('.')[2].replace('_', '-')}"
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        raise _explain(error, where, origins) from None
+    if not config.log.path.is_absolute():
+        log = config.log.model_copy(update={"path": file.parent.resolve() / config.log.path})
+        config = config.model_copy(update={"log": log})
+    return config
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigMissing(
+            f"configuration file {file} does not exist",
+            remedy="Name the right file with --config, or write one (see docs/configuration.md)",
+            file=str(file),
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigSyntax(
+            f"configuration file {file} is not UTF-8 text",
+            remedy="Save the file as UTF-8",
+            file=str(file),
+        ) from None
+    except OSError as error:
+        raise ConfigMissing(
+            f"configuration file {file} cannot be read: {error.strerror}",
+            remedy="Check that it is a file and that you may read it",
+            file=str(file),
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigSyntax(
+            f"configuration file {file} is not valid TOML: {error}",
+            remedy='Correct the line; texts need quotes, e.g. slot = "penstock"',
+            file=str(file),
+        ) from None
+
+
+def _sections() -> dict[str, type[_Section]]:
+    sections = {}
+    for name, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section):
+            sections[name] = field.annotation
+    return sections
+
+
+def _environment_keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """Dotted key → variable, for every variable that belongs to one of our sections."""
+    keys = {}
+    for section, model in _sections().items():
+        prefix = f"{_ENV_PREFIX}{section.upper()}_"
+        for variable in sorted(v for v in environ if v.startswith(prefix)):
+            name = variable.removeprefix(prefix).lower()
+            if name not in model.model_fields:
+                raise _unknown_key(
+                    f"environment variable {variable} is not one that Penstock knows",
+                    variable,
+                    [prefix + known.upper() for known in model.model_fields],
+                )
+            keys[f"{section}.{name}"] = variable
+    if tables := keys.pop("source.tables", None):
+        raise ConfigUnknownKey(
+            f"environment variable {tables} is not one that Penstock knows",
+            remedy='Tables belong in the file: tables = ["public.notifications"] in [source]',
+        )
+    return keys
+
+
+def _assign(target: dict[str, Any], dotted: str, value: Any) -> None:
+    section, _, key = dotted.partition(".")
+    inner = target.setdefault(section, {})
+    if isinstance(inner, dict):  # else validation reports that the section is not a table
+        inner[key] = value
+
+
+def _explain(error: ValidationError, where: str, origins: Mapping[str, str]) -> ConfigError:
+    """The first finding of pydantic in our words, without the value: it may be a secret."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    path = [str(part) for part in first["loc"]]
+    key = ".".join(path)
+    place = origins.get(key, where)
+    match first["type"]:
+        case "missing":
+            return ConfigMissingKey(
+                f"{where}: {_spell(path)} is missing",
+                remedy=_how_to_give(path),
+                key=key,
+            )
+        case "extra_forbidden":
+            return _unknown_key(f"{where}: {_spell(path)} is not a key", path[-1], _siblings(path))
+    reason = first["msg"].removeprefix("Value error, ")
+    reason = reason[:1].lower() + reason[1:]
+    return ConfigInvalidValue(
+        f"{place}: {_spell(path)}: {reason}", remedy="Correct the value", key=key
+    )
+
+
+def _unknown_key(problem: str, name: str, known: list[str]) -> ConfigUnknownKey:
+    close = difflib.get_close_matches(name, known, n=1)
+    remedy = f"Did you mean {close[0]}?" if close else f"The keys here are: {', '.join(known)}"
+    return ConfigUnknownKey(problem, remedy=remedy, key=name)
+
+
+def _siblings(path: list[str]) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in path[:-1]:
+        if part in _sections():
+            model = _sections()[part]
+        elif part == "tables":
+            model = SourceTable
+    return list(model.model_fields)
+
+
+def _spell(path: list[str]) -> str:
+    """`source.slot` as a reader of TOML looks for it: `slot in [source]`.
+
+    >>> _spell(["source", "slot"]), _spell(["source"]), _spell(["source", "tables", "0", "name"])
+    ('slot in [source]', 'section [source]', 'tables, entry 1, name in [source]')
+    """
+    section, *rest = path
+    if not rest:
+        return f"section [{section}]"
+    words = [f"entry {int(part) + 1}" if part.isdigit() else part for part in rest]
+    return f"{', '.join(words)} in [{section}]"
+
+
+def _how_to_give(path: list[str]) -> str:
+    if path == ["source", "tables"]:
+        return 'Name the tables to read, e.g. tables = ["public.notifications"] in [source]'
+    if len(path) == 2:
+        variable = f"{_ENV_PREFIX}{path[0]}_{path[1]}".upper()
+        return f"Add it to the file, or set the environment variable {variable}"
+    return f"Add [{path[0]}] to the file; docs/configuration.md shows a whole one"

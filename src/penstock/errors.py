@@ -1,0 +1,302 @@
+"""Every error that Penstock raises on purpose. Shared word: imports only `lsn`.
+
+    PenstockError
+    ├─ ConfigError      the operator must change a setting
+    ├─ SourceError      the database, its slot or its publication
+    ├─ LogError         the change log
+    └─ PipelineError    what reads the log
+
+Each class is one mistake or one fault, says which thing is wrong, and carries a remedy. None holds
+a row value or a password. They survive pickling, for Spark moves them between processes. Which
+ones are worth a retry is decided in one place, `penstock.capture.policy`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.lsn import Lsn
+
+
+class PenstockError(Exception):
+    """`problem` names the thing that is wrong, `remedy` says what to do; facts are attributes."""
+
+    def __init__(self, problem: str, *, remedy: str, **facts: Any) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+        self.__dict__.update(facts)
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.remedy}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses have constructors of their own, so rebuild from the state, not by calling them.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[PenstockError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+class ConfigError(PenstockError):
+    """A setting must change before Penstock can run."""
+
+
+class ConfigMissing(ConfigError):
+    """The configuration file is not there or cannot be read."""
+
+
+class ConfigSyntax(ConfigError):
+    """The file is not TOML."""
+
+
+class ConfigUnknownKey(ConfigError):
+    """A key that Penstock does not know: most often a typing mistake."""
+
+
+class ConfigInvalidValue(ConfigError):
+    """A key has a value of the wrong type, or one that is out of range."""
+
+
+class ConfigMissingKey(ConfigError):
+    """A key that has no default is absent."""
+
+
+class ToolMissing(ConfigError):
+    """A program that Penstock needs on this machine (Java, a PostgreSQL server) is absent."""
+
+
+# --- source -------------------------------------------------------------------------------------
+
+
+class SourceError(PenstockError):
+    """The source database, its slot or its publication."""
+
+
+class BadDsn(SourceError):
+    """libpq cannot make sense of the connection string."""
+
+
+class SourceUnavailable(SourceError):
+    """The server cannot be reached now: down, starting, out of connections, or unreachable."""
+
+
+class ConnectionLost(SourceError):
+    """The replication connection broke: cut, walsender ended, server crashed."""
+
+
+class ServerShutdown(ConnectionLost):
+    """The server ended replication cleanly because it is shutting down."""
+
+
+class ConnectionStale(ConnectionLost):
+    """Nothing at all was received for too long: the connection is only apparently open."""
+
+
+class AuthenticationFailed(SourceError):
+    """The server refused the user or the password."""
+
+
+class DatabaseMissing(SourceError):
+    """The server has no database of that name."""
+
+
+class PrivilegeMissing(SourceError):
+    """The role lacks a privilege; the remedy holds the SQL that grants it."""
+
+
+class ServerTooOld(SourceError):
+    """The server's version cannot stream logical changes the way Penstock needs."""
+
+
+class WrongServer(SourceError):
+    """The server is not the one this log was written from."""
+
+
+class ServerRewound(SourceError):
+    """The server's WAL ends before our position: restored from an older image."""
+
+
+class NotLogical(SourceError):
+    """`wal_level` is not `logical`."""
+
+
+class TableMissing(SourceError):
+    """A table named in the configuration does not exist."""
+
+
+class PublicationMissing(SourceError):
+    """The publication does not exist, or was dropped while capture was running."""
+
+    def __init__(self, publication: str, *, while_running: bool = False) -> None:
+        if while_running:
+            problem = f'publication "{publication}" was dropped while capture was running'
+            remedy = (
+                "Changes made without it cannot be decoded: run `penstock teardown` and "
+                "`penstock setup`, then seed the targets again"
+            )
+        else:
+            problem = f'publication "{publication}" does not exist in this database'
+            remedy = "Run `penstock setup`, or correct `publication` in [source]"
+        super().__init__(problem, remedy=remedy, publication=publication)
+
+
+class SlotMissing(SourceError):
+    """There is no slot of that name."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(
+            f'replication slot "{slot}" does not exist',
+            remedy="Run `penstock setup`, or correct `slot` in [source]",
+            slot=slot,
+        )
+
+
+class SlotInUse(SourceError):
+    """Another process reads from the slot."""
+
+    def __init__(self, slot: str, pid: int | None = None) -> None:
+        by = f"process {pid} of the server" if pid else "another connection"
+        super().__init__(
+            f'replication slot "{slot}" is in use by {by}',
+            remedy=(
+                "Stop the other reader, or, if it is a left-over, run "
+                + (f"SELECT pg_terminate_backend({pid})" if pid else "`penstock doctor` to name it")
+            ),
+            slot=slot,
+            pid=pid,
+        )
+
+
+class SlotInvalidated(SourceError):
+    """The server gave up the slot's WAL: changes are gone."""
+
+    def __init__(self, slot: str, reason: str | None = None) -> None:
+        super().__init__(
+            f'replication slot "{slot}" was invalidated by the server'
+            + (f" ({reason})" if reason else ""),
+            remedy=(
+                "Its WAL is gone, so changes are missing: run `penstock teardown` and "
+                "`penstock setup`, then seed the targets again; raise max_slot_wal_keep_size "
+                "to keep it from happening again"
+            ),
+            slot=slot,
+            reason=reason,
+        )
+
+
+class SlotWrongPlugin(SourceError):
+    """The slot decodes with another output plugin than pgoutput."""
+
+    def __init__(self, slot: str, plugin: str | None) -> None:
+        what = f'uses the output plugin "{plugin}"' if plugin else "is a physical slot"
+        super().__init__(
+            f'replication slot "{slot}" {what}, not "pgoutput"',
+            remedy="Name another slot in [source], or drop this one and run `penstock setup`",
+            slot=slot,
+            plugin=plugin,
+        )
+
+
+class SlotTwoPhase(SourceError):
+    """The slot has two-phase decoding on, which shows transactions before they commit."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(
+            f'replication slot "{slot}" has two-phase decoding on',
+            remedy="Name another slot in [source], or drop this one and run `penstock setup`",
+            slot=slot,
+        )
+
+
+class SlotOtherDatabase(SourceError):
+    """The slot belongs to another database of the same server."""
+
+    def __init__(self, slot: str, slot_database: str, database: str) -> None:
+        super().__init__(
+            f'replication slot "{slot}" belongs to database "{slot_database}", not "{database}"',
+            remedy="Slot names are shared by the whole server: choose another `slot` in [source]",
+            slot=slot,
+        )
+
+
+class SlotAheadOfLog(SourceError):
+    """The slot was confirmed past what the log holds: recreated, or advanced by hand."""
+
+    def __init__(self, slot: str, slot_lsn: Lsn, log_lsn: Lsn) -> None:
+        super().__init__(
+            f'replication slot "{slot}" is at {slot_lsn}, past the end of the log at {log_lsn}',
+            remedy=(
+                "Changes in between cannot be had any more: start a new log "
+                "and seed the targets again"
+            ),
+            slot=slot,
+            slot_lsn=slot_lsn,
+            log_lsn=log_lsn,
+        )
+
+
+class SlotLimitReached(SourceError):
+    """The server has no free replication slot or walsender."""
+
+
+class SetupBlocked(SourceError):
+    """Set-up waited too long for a lock or for open transactions."""
+
+
+class ProtocolViolation(SourceError):
+    """The server sent bytes that the protocol does not allow."""
+
+    def __init__(self, what: str, *, byte_pos: int, kind: str | None = None) -> None:
+        message = f"message {kind!r}" if kind else "message"
+        super().__init__(
+            f"{what} at byte {byte_pos} of a replication {message}",
+            remedy="Check that the server is PostgreSQL 14 or newer, and report this as a bug",
+            byte_pos=byte_pos,
+            kind=kind,
+        )
+
+
+# --- change log ---------------------------------------------------------------------------------
+
+
+class LogError(PenstockError):
+    """The change log."""
+
+
+class LogCorrupt(LogError):
+    """Damage before the tail of the log."""
+
+    def __init__(self, path: str, byte_pos: int, what: str) -> None:
+        super().__init__(
+            f"change log {path} is damaged at byte {byte_pos}: {what}",
+            remedy="Start a new log and seed the targets again",
+            path=path,
+            byte_pos=byte_pos,
+        )
+
+
+class LogMissing(LogError):
+    """There is no change log at that path."""
+
+
+# --- pipeline -----------------------------------------------------------------------------------
+
+
+class PipelineError(PenstockError):
+    """What reads the log: Spark sources and pipelines."""
+
+
+class SchemaMismatch(PipelineError):
+    """The table in the log is not what the pipeline expects."""
+
+
+class BadOption(PipelineError):
+    """An option of the Spark source is unknown, missing or has a bad value."""

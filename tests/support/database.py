@@ -1,0 +1,86 @@
+"""One database on an embedded server, with the few statements that most tests need."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+
+from penstock.lsn import Lsn
+from penstock.postgres.embedded import EmbeddedPostgres
+
+
+class Database:
+    """Created on entering, dropped with all its slots on leaving."""
+
+    def __init__(self, server: EmbeddedPostgres, name: str) -> None:
+        self.server = server
+        self.name = name
+
+    def __enter__(self) -> Self:
+        self._drop()
+        self._admin(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.name)))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.server.running:
+            self._drop()
+
+    def dsn(self, user: str = "postgres", **parameters: str) -> str:
+        return self.server.dsn(self.name, user, **parameters)
+
+    def connect(self, *, autocommit: bool = True, user: str = "postgres") -> psycopg.Connection:
+        return psycopg.connect(self.dsn(user), autocommit=autocommit)
+
+    def run(self, *statements: str) -> None:
+        """Run each statement in a transaction of its own."""
+        with self.connect() as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with self.connect() as connection:
+            return connection.execute(query.encode(), parameters or None).fetchall()
+
+    def value(self, query: str, *parameters: Any) -> Any:
+        return self.rows(query, *parameters)[0][0]
+
+    def lsn(self, query: str, *parameters: Any) -> Lsn:
+        return Lsn.parse(self.value(query, *parameters))
+
+    def wal_position(self) -> Lsn:
+        """The end of the WAL that is flushed, which is all that a walsender sends."""
+        return self.lsn("SELECT pg_current_wal_flush_lsn()")
+
+    def confirmed(self, slot: str) -> Lsn:
+        return self.lsn(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", slot
+        )
+
+    def create_slot(self, slot: str, plugin: str = "pgoutput") -> Lsn:
+        return self.lsn("SELECT lsn FROM pg_create_logical_replication_slot(%s, %s)", slot, plugin)
+
+    def _drop(self) -> None:
+        with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
+            slots = connection.execute(
+                "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s",
+                [self.name],
+            ).fetchall()
+            for slot, pid in slots:
+                if pid is not None:
+                    connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+                connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+        self._admin(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
+        )
+
+    def _admin(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
+            connection.execute(statement)
