@@ -56,8 +56,8 @@ class Binary:
     data: bytes
 
 
-Value: TypeAlias = bytes | Binary | None | Unchanged
-"""One column: text as the server wrote it, binary, NULL, or `UNCHANGED`."""
+Value: TypeAlias = bytes | Binary | Unchanged | None
+"""One column: text as the server wrote it, binary, `UNCHANGED`, or NULL."""
 
 Row: TypeAlias = tuple[Value, ...]
 """One value for each column of the relation, in its order."""
@@ -234,8 +234,8 @@ class StreamCommit:
 class StreamAbort:
     """`subxid` of the transaction `xid` rolled back; all of it, if the two are equal.
 
-    Place and time are sent with `streaming 'parallel'` only, and are 0 for a transaction that a
-    crash of the server ended.
+    Place and time are sent with `streaming 'parallel'` only, and may be 0: the server gives up a
+    transaction that a crash ended without having a record of its abort.
     """
 
     xid: int

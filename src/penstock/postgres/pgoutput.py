@@ -5,13 +5,9 @@ Stage: postgres, pure. In comes the payload of one XLogData message, out comes o
 (`session`, `connection`, capture). This is the scalar reference: plain before fast.
 
 The layouts follow `src/backend/replication/logical/proto.c` and were compared with what PostgreSQL
-15, 16 and 18 send. In the drawings a box is one field:
-
-    u8 i16 i32 i64 u32 u64   big-endian integers
-    lsn                      u64, a position in the WAL
-    time                     i64, microseconds since 2000-01-01 UTC
-    name                     UTF-8, ended by a zero byte (the connection sets client_encoding)
-    [xid]                    u32, there only inside a streamed chunk
+15, 16 and 18 send. In the drawings a box is one field, named as in `fields`; `[xid]` is a u32 that
+is there only inside a streamed chunk. Each function names its fields in the order of the wire: that
+is also the order in which Python evaluates arguments.
 
 Bytes that do not fit are a `ProtocolViolation` with the position of the first field that is wrong.
 Flags we do not know are refused: a server that sets one means something we would miss.
@@ -19,11 +15,9 @@ Flags we do not know are refused: a server that sets one means something we woul
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 
-from penstock.errors import ProtocolViolation
-from penstock.lsn import Lsn
+from penstock.postgres.fields import Fields
 from penstock.postgres.messages import (
     UNCHANGED,
     Begin,
@@ -54,7 +48,9 @@ from penstock.postgres.messages import (
 )
 
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from collections.abc import Callable
+
+    from penstock.lsn import Lsn
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 """The option `streaming` of START_REPLICATION."""
@@ -62,8 +58,7 @@ Streaming: TypeAlias = Literal["off", "on", "parallel"]
 _KINDS: Final = frozenset("BCORYIUDTMSEcAbPKrp")
 _STREAMING: Final = frozenset("SEcAp")
 _TWO_PHASE: Final = frozenset("bPKrp")
-_CARRY_XID: Final = frozenset("RYIUDTM")  # Origin has none, though it may stand in a chunk
-_IN_CHUNK: Final = _CARRY_XID | {"O", "E"}
+_IN_CHUNK: Final = frozenset("RYIUDTMOE")
 
 # The protocol version that brought each, as the server checks it when replication starts.
 _FIRST_VERSION: Final[dict[Streaming, int]] = {"off": 1, "on": 2, "parallel": 4}
@@ -113,184 +108,43 @@ class Decoder:
 
     def decode(self, payload: bytes) -> Message:
         """The message that `payload` is, all of it. After an error the state is as before."""
-        fields = _Fields(payload)
+        fields = Fields(payload)
+        kind = fields.kind
         self._expect(fields)
-        xid = fields.u32("xid") if self._in_stream and fields.kind in _CARRY_XID else None
-        message = self._body(fields, xid)
+        message: Message
+        if kind in _WITH_XID:
+            xid = fields.u32("xid") if self._in_stream else None
+            message = _WITH_XID[kind](fields, xid)
+        elif kind == "A":
+            message = _stream_abort(fields, with_place=self._streaming == "parallel")
+        else:
+            message = _WITHOUT_XID[kind](fields)
         fields.end()
         # Only now, with nothing left to go wrong.
-        if isinstance(message, StreamStart | StreamStop):
-            self._in_stream = isinstance(message, StreamStart)
+        if kind in ("S", "E"):
+            self._in_stream = kind == "S"
         return message
 
-    def _expect(self, fields: _Fields) -> None:
+    def _expect(self, fields: Fields) -> None:
         """Refuse a kind that cannot come now, before its body is looked at."""
         kind = fields.kind
         if kind not in _KINDS:
-            fields.refuse("unknown kind of message", 0)
+            raise fields.bad("unknown kind", 0)
         if kind in _TWO_PHASE and self._protocol_version < _TWO_PHASE_VERSION:
-            fields.refuse(f"two-phase commit in protocol {self._protocol_version}", 0)
+            raise fields.bad(f"two-phase commit in protocol {self._protocol_version}", 0)
         if kind in _STREAMING and self._streaming == "off":
-            fields.refuse("streamed transaction, though streaming is off,", 0)
+            raise fields.bad("streamed transaction with streaming off", 0)
         if self._in_stream and kind not in _IN_CHUNK:
-            fields.refuse("not allowed inside a streamed chunk,", 0)
+            raise fields.bad("kind that cannot stand inside a streamed chunk", 0)
         if kind == "E" and not self._in_stream:
-            fields.refuse("end of a streamed chunk that did not start,", 0)
-
-    def _body(self, fields: _Fields, xid: int | None) -> Message:
-        match fields.kind:
-            case "B":
-                return _begin(fields)
-            case "C":
-                return _commit(fields)
-            case "O":
-                return _origin(fields)
-            case "R":
-                return _relation(fields, xid)
-            case "Y":
-                return _type(fields, xid)
-            case "I":
-                return _insert(fields, xid)
-            case "U":
-                return _update(fields, xid)
-            case "D":
-                return _delete(fields, xid)
-            case "T":
-                return _truncate(fields, xid)
-            case "M":
-                return _logical_message(fields, xid)
-            case "S":
-                return _stream_start(fields)
-            case "E":
-                return StreamStop()
-            case "c":
-                return _stream_commit(fields)
-            case "A":
-                return _stream_abort(fields, with_place=self._streaming == "parallel")
-            case "b":
-                return _begin_prepare(fields)
-            case "P":
-                return _prepare(fields, Prepare)
-            case "p":
-                return _prepare(fields, StreamPrepare)
-            case "K":
-                return _commit_prepared(fields)
-            case _:  # `_expect` leaves only "r"
-                return _rollback_prepared(fields)
-
-
-class _Fields:
-    """The fields of one payload, read from left to right and never past its end."""
-
-    _I16 = struct.Struct(">h")
-    _I32 = struct.Struct(">i")
-    _U32 = struct.Struct(">I")
-    _I64 = struct.Struct(">q")
-    _U64 = struct.Struct(">Q")
-
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
-        self._pos = 0
-        self.kind: str | None = None
-        self.kind = self.char("the kind of message")
-
-    def refuse(self, what: str, byte_pos: int) -> NoReturn:
-        raise ProtocolViolation(what, byte_pos=byte_pos, kind=self.kind)
-
-    def end(self) -> None:
-        extra = len(self._payload) - self._pos
-        if extra:
-            self.refuse(f"{extra} bytes too many", self._pos)
-
-    def _skip(self, size: int, what: str) -> int:
-        """Step over `size` bytes and return where they begin."""
-        start = self._pos
-        if len(self._payload) - start < size:
-            self.refuse(f"message ends before the end of {what}", start)
-        self._pos = start + size
-        return start
-
-    def _number(self, form: struct.Struct, what: str) -> int:
-        return cast("int", form.unpack_from(self._payload, self._skip(form.size, what))[0])
-
-    def u8(self, what: str) -> int:
-        return self._payload[self._skip(1, what)]
-
-    def u32(self, what: str) -> int:
-        return self._number(self._U32, what)
-
-    def i32(self, what: str) -> int:
-        return self._number(self._I32, what)
-
-    def time(self, what: str) -> int:
-        return self._number(self._I64, what)
-
-    def lsn(self, what: str) -> Lsn:
-        return Lsn(self._number(self._U64, what))
-
-    def valid_lsn(self, what: str) -> Lsn:
-        """A position that the server must know; taken for true, 0/0 would be behind everything."""
-        lsn = self.lsn(what)
-        if not lsn:
-            self.refuse(f"{what} is 0/0", self._pos - self._U64.size)
-        return lsn
-
-    def char(self, what: str) -> str:
-        return chr(self.u8(what))
-
-    def flags(self, known: int, what: str) -> int:
-        flags = self.u8(what)
-        if flags & ~known:
-            self.refuse(f"unknown bits {flags & ~known:#04x} in {what}", self._pos - 1)
-        return flags
-
-    def count16(self, each_bytes: int, what: str) -> int:
-        return self._counted(self._I16, each_bytes, what)
-
-    def count32(self, each_bytes: int, what: str) -> int:
-        return self._counted(self._I32, each_bytes, what)
-
-    def _counted(self, form: struct.Struct, each_bytes: int, what: str) -> int:
-        """How many things of at least `each_bytes` follow: believed only if they can be there."""
-        start = self._pos
-        count = self._number(form, what)
-        if count < 0:
-            self.refuse(f"{what} is negative", start)
-        if count * each_bytes > len(self._payload) - self._pos:
-            self.refuse(f"{what} is larger than the message", start)
-        return count
-
-    def data(self, what: str) -> bytes:
-        """    | i32 length | length bytes |"""
-        size = self.count32(1, f"the length of {what}")
-        start = self._skip(size, what)
-        return self._payload[start : start + size]
-
-    def name(self, what: str) -> str:
-        start = self._pos
-        stop = self._payload.find(0, start)
-        if stop < 0:
-            self.refuse(f"message ends before the end of {what}", start)
-        self._pos = stop + 1
-        try:
-            return self._payload[start:stop].decode()
-        except UnicodeDecodeError as error:
-            bad = ProtocolViolation(
-                f"{what} is not UTF-8", byte_pos=start + error.start, kind=self.kind
-            )
-        # Outside the handler: the cause would hold the bytes, and says nothing more.
-        raise bad
-
-    def namespace(self) -> str:
-        """The server writes "" for pg_catalog, to save space."""
-        return self.name("the schema's name") or "pg_catalog"
+            raise fields.bad("end of a streamed chunk without its start", 0)
 
 
 # --- transactions that arrive whole -------------------------------------------------------------
 
 
-def _begin(fields: _Fields) -> Begin:
-    """    | 'B' | lsn final | time committed | u32 xid |"""
+def _begin(fields: Fields) -> Begin:
+    """| 'B' | lsn final | time committed | u32 xid |"""
     return Begin(
         final_lsn=fields.valid_lsn("the commit's LSN"),
         committed_us=fields.time("the commit's time"),
@@ -298,8 +152,8 @@ def _begin(fields: _Fields) -> Begin:
     )
 
 
-def _commit(fields: _Fields) -> Commit:
-    """    | 'C' | u8 flags = 0 | lsn commit | lsn end | time committed |"""
+def _commit(fields: Fields) -> Commit:
+    """| 'C' | u8 flags = 0 | lsn commit | lsn end | time committed |"""
     fields.flags(0, "the flags")
     return Commit(
         lsn=fields.valid_lsn("the commit's LSN"),
@@ -308,16 +162,16 @@ def _commit(fields: _Fields) -> Commit:
     )
 
 
-def _origin(fields: _Fields) -> Origin:
-    """    | 'O' | lsn at the origin, may be 0/0 | name |      no xid, also inside a chunk"""
+def _origin(fields: Fields) -> Origin:
+    """| 'O' | lsn at the origin, may be 0/0 | name |      no xid, also inside a chunk"""
     return Origin(origin_lsn=fields.lsn("the origin's LSN"), name=fields.name("the origin's name"))
 
 
 # --- what the changes are about -----------------------------------------------------------------
 
 
-def _relation(fields: _Fields, xid: int | None) -> Relation:
-    """    | 'R' | [xid] | u32 oid | name schema | name | u8 identity | i16 n | n columns |"""
+def _relation(fields: Fields, xid: int | None) -> Relation:
+    """| 'R' | [xid] | u32 oid | name schema | name | u8 identity | i16 n | n columns |"""
     return Relation(
         oid=fields.u32("the relation's oid"),
         namespace=fields.namespace(),
@@ -329,17 +183,17 @@ def _relation(fields: _Fields, xid: int | None) -> Relation:
     )
 
 
-def _replica_identity(fields: _Fields) -> ReplicaIdentity:
-    """    | 'd', 'n', 'f' or 'i' |"""
+def _replica_identity(fields: Fields) -> ReplicaIdentity:
+    """| 'd', 'n', 'f' or 'i' |"""
     start = fields.byte_pos
     identity = fields.char("the replica identity")
     if identity not in get_args(ReplicaIdentity):
-        fields.refuse("unknown replica identity", start)
+        raise fields.bad("unknown replica identity", start)
     return cast("ReplicaIdentity", identity)
 
 
-def _column(fields: _Fields) -> Column:
-    """    | u8 flags: 1 in the identity | name | u32 type | i32 modifier |"""
+def _column(fields: Fields) -> Column:
+    """| u8 flags: 1 in the identity | name | u32 type | i32 modifier |"""
     return Column(
         in_identity=fields.flags(1, "the column's flags") == 1,
         name=fields.name("the column's name"),
@@ -348,8 +202,8 @@ def _column(fields: _Fields) -> Column:
     )
 
 
-def _type(fields: _Fields, xid: int | None) -> Type:
-    """    | 'Y' | [xid] | u32 oid | name schema | name |"""
+def _type(fields: Fields, xid: int | None) -> Type:
+    """| 'Y' | [xid] | u32 oid | name schema | name |"""
     return Type(
         oid=fields.u32("the type's oid"),
         namespace=fields.namespace(),
@@ -361,15 +215,15 @@ def _type(fields: _Fields, xid: int | None) -> Type:
 # --- changes ------------------------------------------------------------------------------------
 
 
-def _insert(fields: _Fields, xid: int | None) -> Insert:
-    """    | 'I' | [xid] | u32 relation | 'N' | row |"""
+def _insert(fields: Fields, xid: int | None) -> Insert:
+    """| 'I' | [xid] | u32 relation | 'N' | row |"""
     relation_oid = fields.u32("the relation's oid")
     _row_mark(fields, "N")
     return Insert(relation_oid=relation_oid, new=_row(fields), xid=xid)
 
 
-def _update(fields: _Fields, xid: int | None) -> Update:
-    """    | 'U' | [xid] | u32 relation | nothing, 'K' row or 'O' row | 'N' | row |"""
+def _update(fields: Fields, xid: int | None) -> Update:
+    """| 'U' | [xid] | u32 relation | nothing, 'K' row or 'O' row | 'N' | row |"""
     relation_oid = fields.u32("the relation's oid")
     old_key = old_row = None
     mark = _row_mark(fields, "KON")
@@ -384,30 +238,30 @@ def _update(fields: _Fields, xid: int | None) -> Update:
     )
 
 
-def _delete(fields: _Fields, xid: int | None) -> Delete:
-    """    | 'D' | [xid] | u32 relation | 'K' or 'O' | row |"""
+def _delete(fields: Fields, xid: int | None) -> Delete:
+    """| 'D' | [xid] | u32 relation | 'K' or 'O' | row |"""
     relation_oid = fields.u32("the relation's oid")
     if _row_mark(fields, "KO") == "K":
         return Delete(relation_oid=relation_oid, old_key=_row(fields), old_row=None, xid=xid)
     return Delete(relation_oid=relation_oid, old_key=None, old_row=_row(fields), xid=xid)
 
 
-def _row_mark(fields: _Fields, allowed: str) -> str:
-    """    | 'N' new row, 'K' old identity or 'O' old row |"""
+def _row_mark(fields: Fields, allowed: str) -> str:
+    """| 'N' new row, 'K' old identity or 'O' old row |"""
     start = fields.byte_pos
     mark = fields.char("the mark of a row")
     if mark not in allowed:
-        fields.refuse(f"mark of a row is not one of {allowed}", start)
+        raise fields.bad(f"mark of a row is not one of {allowed}", start)
     return mark
 
 
-def _row(fields: _Fields) -> Row:
-    """    | i16 n | n values |"""
+def _row(fields: Fields) -> Row:
+    """| i16 n | n values |"""
     return tuple(_value(fields) for _ in range(fields.count16(1, "the number of values")))
 
 
-def _value(fields: _Fields) -> Value:
-    """    | 'n' |   | 'u' |   | 't' | i32 length | text |   | 'b' | i32 length | binary |"""
+def _value(fields: Fields) -> Value:
+    """| 'n' |   | 'u' |   | 't' | i32 length | text |   | 'b' | i32 length | binary |"""
     start = fields.byte_pos
     match fields.char("the kind of a value"):
         case "t":
@@ -419,11 +273,11 @@ def _value(fields: _Fields) -> Value:
         case "b":
             return Binary(fields.data("a value"))
         case _:
-            fields.refuse("unknown kind of value", start)
+            raise fields.bad("unknown kind of value", start)
 
 
-def _truncate(fields: _Fields, xid: int | None) -> Truncate:
-    """    | 'T' | [xid] | i32 n | u8 flags: 1 cascade, 2 restart identity | n × u32 relation |"""
+def _truncate(fields: Fields, xid: int | None) -> Truncate:
+    """| 'T' | [xid] | i32 n | u8 flags: 1 cascade, 2 restart identity | n × u32 relation |"""
     # `flags` stands between the count and what it counts, so one byte more must be there.
     count = fields.count32(4, "the number of relations")
     flags = fields.flags(1 | 2, "the flags")
@@ -435,8 +289,8 @@ def _truncate(fields: _Fields, xid: int | None) -> Truncate:
     )
 
 
-def _logical_message(fields: _Fields, xid: int | None) -> LogicalMessage:
-    """    | 'M' | [xid] | u8 flags: 1 transactional | lsn | name prefix | i32 length | content |"""
+def _logical_message(fields: Fields, xid: int | None) -> LogicalMessage:
+    """| 'M' | [xid] | u8 flags: 1 transactional | lsn | name prefix | i32 length | content |"""
     return LogicalMessage(
         transactional=fields.flags(1, "the flags") == 1,
         lsn=fields.lsn("the message's LSN"),
@@ -449,13 +303,18 @@ def _logical_message(fields: _Fields, xid: int | None) -> LogicalMessage:
 # --- transactions streamed before their end is known --------------------------------------------
 
 
-def _stream_start(fields: _Fields) -> StreamStart:
-    """    | 'S' | u32 xid | u8 first: 0 or 1 |          Stream Stop is | 'E' | alone"""
+def _stream_start(fields: Fields) -> StreamStart:
+    """| 'S' | u32 xid | u8 first: 0 or 1 |"""
     return StreamStart(xid=fields.u32("xid"), first=fields.flags(1, "the first-chunk mark") == 1)
 
 
-def _stream_commit(fields: _Fields) -> StreamCommit:
-    """    | 'c' | u32 xid | u8 flags = 0 | lsn commit | lsn end | time committed |"""
+def _stream_stop(_: Fields) -> StreamStop:
+    """| 'E' |"""
+    return StreamStop()
+
+
+def _stream_commit(fields: Fields) -> StreamCommit:
+    """| 'c' | u32 xid | u8 flags = 0 | lsn commit | lsn end | time committed |"""
     xid = fields.u32("xid")
     fields.flags(0, "the flags")
     return StreamCommit(
@@ -466,8 +325,8 @@ def _stream_commit(fields: _Fields) -> StreamCommit:
     )
 
 
-def _stream_abort(fields: _Fields, *, with_place: bool) -> StreamAbort:
-    """    | 'A' | u32 xid | u32 subxid |  and with streaming 'parallel'  | lsn abort | time |
+def _stream_abort(fields: Fields, *, with_place: bool) -> StreamAbort:
+    """| 'A' | u32 xid | u32 subxid |  and with streaming 'parallel'  | lsn abort | time |
 
     The option decides, in protocol 4 too: streaming 'on' leaves the last two out.
     """
@@ -480,9 +339,79 @@ def _stream_abort(fields: _Fields, *, with_place: bool) -> StreamAbort:
 # --- two-phase commit ---------------------------------------------------------------------------
 
 
-def _begin_prepare(fields: _Fields) -> BeginPrepare:
-    """    | 'b' | lsn prepare | lsn end | time prepared | u32 xid | name gid |    no flags"""
-    return _prepared(fields, BeginPrepare)
+def _begin_prepare(fields: Fields) -> BeginPrepare:
+    """| 'b' | prepared |          no flags"""
+    return BeginPrepare(*_prepared(fields))
 
 
-_AnyPrepared = TypeVar("_AnyPrepared", BeginPrepare, Prepare, StreamPrepare)
+def _prepare(fields: Fields) -> Prepare:
+    """| 'P' | u8 flags = 0 | prepared |"""
+    fields.flags(0, "the flags")
+    return Prepare(*_prepared(fields))
+
+
+def _stream_prepare(fields: Fields) -> StreamPrepare:
+    """| 'p' | u8 flags = 0 | prepared |          xid not in front, unlike Stream Commit"""
+    fields.flags(0, "the flags")
+    return StreamPrepare(*_prepared(fields))
+
+
+def _prepared(fields: Fields) -> tuple[Lsn, Lsn, int, int, str]:
+    """| lsn prepare | lsn end | time prepared | u32 xid | name gid |"""
+    return (
+        fields.valid_lsn("the prepare's LSN"),
+        fields.valid_lsn("the prepare's end LSN"),
+        fields.time("the prepare's time"),
+        fields.u32("xid"),
+        fields.name("the gid"),
+    )
+
+
+def _commit_prepared(fields: Fields) -> CommitPrepared:
+    """| 'K' | u8 flags = 0 | lsn commit | lsn end | time committed | u32 xid | name gid |"""
+    fields.flags(0, "the flags")
+    return CommitPrepared(
+        lsn=fields.valid_lsn("the commit's LSN"),
+        end_lsn=fields.valid_lsn("the commit's end LSN"),
+        committed_us=fields.time("the commit's time"),
+        xid=fields.u32("xid"),
+        gid=fields.name("the gid"),
+    )
+
+
+def _rollback_prepared(fields: Fields) -> RollbackPrepared:
+    """| 'r' | u8 flags = 0 | lsn prepare's end | lsn rollback's end | time × 2 | u32 xid | gid |"""
+    fields.flags(0, "the flags")
+    return RollbackPrepared(
+        prepare_end_lsn=fields.valid_lsn("the prepare's end LSN"),
+        rollback_end_lsn=fields.valid_lsn("the rollback's end LSN"),
+        prepared_us=fields.time("the prepare's time"),
+        rolled_back_us=fields.time("the rollback's time"),
+        xid=fields.u32("xid"),
+        gid=fields.name("the gid"),
+    )
+
+
+# Origin has no xid, though it may stand in a chunk. Stream Abort is not here: an option shapes it.
+_WITH_XID: Final[dict[str, Callable[[Fields, int | None], Message]]] = {
+    "R": _relation,
+    "Y": _type,
+    "I": _insert,
+    "U": _update,
+    "D": _delete,
+    "T": _truncate,
+    "M": _logical_message,
+}
+_WITHOUT_XID: Final[dict[str, Callable[[Fields], Message]]] = {
+    "B": _begin,
+    "C": _commit,
+    "O": _origin,
+    "S": _stream_start,
+    "E": _stream_stop,
+    "c": _stream_commit,
+    "b": _begin_prepare,
+    "P": _prepare,
+    "p": _stream_prepare,
+    "K": _commit_prepared,
+    "r": _rollback_prepared,
+}

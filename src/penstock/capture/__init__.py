@@ -1,0 +1,1 @@
+"""From the replication stream to the change log, and back to Postgres: what may be forgotten."""

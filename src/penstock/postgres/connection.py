@@ -1,0 +1,277 @@
+"""The replication connection: the only place with a socket.
+
+In: a DSN, a slot, a publication, the position to start from. Out: runs of CopyData messages, as
+libpq framed them. What they mean and what to answer is decided in `session.py`.
+
+One thread uses a connection; only `wake` may be called from others and from signal handlers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import pq
+
+from penstock.errors import (
+    ConnectionLost,
+    PublicationMissing,
+    ServerShutdown,
+    SlotInUse,
+    SlotMissing,
+    SourceError,
+)
+from penstock.lsn import Lsn
+from penstock.postgres.connect import connect
+from penstock.postgres.envelope import StatusUpdate
+
+_RECONNECTS = "Penstock connects again by itself"
+_UNDEFINED_OBJECT = "42704"
+_OBJECT_IN_USE = "55006"
+# How long a clean end may take: the server may be in the middle of a large commit.
+_GOODBYE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """Which server this is, and where its WAL ends (`IDENTIFY_SYSTEM`)."""
+
+    system_id: str
+    timeline: int
+    wal_end: Lsn
+    database: str
+
+
+class ReplicationConnection:
+    """A walsender of our own. Open it, identify, start, then read and send until it ends."""
+
+    def __init__(self, dsn: str, *, wal_sender_timeout_s: float = 20.0) -> None:
+        # A walsender that is busy with one large commit answers twice per timeout: shorten it for
+        # this session. Warnings must reach us: one of them is how PostgreSQL 18 says that it skips
+        # changes for want of a publication.
+        options = (
+            f"-c wal_sender_timeout={int(wal_sender_timeout_s * 1000)}ms "
+            "-c client_min_messages=warning"
+        )
+        # Names of tables and columns are read as UTF-8, whatever the database uses.
+        self._connection = connect(
+            dsn, replication="database", client_encoding="utf8", options=options
+        )
+        self._connection.add_notice_handler(self._notice)
+        self._pgconn = self._connection.pgconn
+        self._publication = ""
+        self._streaming = False
+        self._skipping: PublicationMissing | None = None
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+        self._poll.register(self._wake_read, select.POLLIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def server_version(self) -> int:
+        """Such as 180004 for 18.4."""
+        return self._pgconn.server_version
+
+    @property
+    def protocol_version(self) -> int:
+        """The newest pgoutput protocol that this server speaks: 14: 2, 15: 3, 16 and up: 4."""
+        return max(1, min(4, self.server_version // 10_000 - 12))
+
+    def identify(self) -> SystemIdentity:
+        result = self._command(b"IDENTIFY_SYSTEM")
+        system_id, timeline, wal_end, database = (
+            (result.get_value(0, column) or b"").decode() for column in range(4)
+        )
+        return SystemIdentity(system_id, int(timeline), Lsn.parse(wal_end), database)
+
+    def start(self, slot: str, publication: str, start_lsn: Lsn) -> None:
+        """Begin streaming; transactions that end at or below `start_lsn` may still come."""
+        self._publication = publication
+        quoted = publication.replace('"', '""').replace("'", "''")
+        options = (
+            f"proto_version '{self.protocol_version}', publication_names '\"{quoted}\"', "
+            "streaming 'on', messages 'true'"
+        )
+        command = f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})'
+        self._pgconn.send_query(command.encode())
+        self._flush()
+        result = self._next_result()
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+            raise self._explain_start(result, slot)
+        self._streaming = True
+
+    def read(self, timeout_s: float) -> list[memoryview]:
+        """The messages that are there, as one run; waits up to `timeout_s` for the first.
+
+        Empty after the time-out or a `wake`. Raises `ConnectionLost` when the stream has ended,
+        and `PublicationMissing` when the server skips changes; nothing of that run is handed out.
+        """
+        run = self._drain()
+        if not run:
+            try:
+                self._pgconn.flush()
+                # Before waiting: TLS may hold bytes that the socket no longer shows.
+                self._pgconn.consume_input()
+                run = self._drain()
+                if not run and self._wait(timeout_s):
+                    self._pgconn.consume_input()
+                    run = self._drain()
+            except psycopg.OperationalError as error:
+                raise ConnectionLost(
+                    f"the connection to the server broke: {_one_line(str(error))}",
+                    remedy=_RECONNECTS,
+                ) from None
+        if self._skipping is not None:
+            raise self._skipping
+        return run
+
+    def send(self, update: StatusUpdate) -> None:
+        """Queue an update; what the socket does not take now goes with the next `read`."""
+        try:
+            self._pgconn.put_copy_data(update.encode(time.time()))
+            self._pgconn.flush()
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(
+                f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
+            ) from None
+
+    def wake(self) -> None:
+        """Make `read` return at once. Safe in other threads and in signal handlers."""
+        # Full: it will wake up anyway. Closed: nobody waits.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def end(self) -> None:
+        """Leave cleanly, so that the server has read our last update and freed the slot."""
+        if not self._streaming:
+            return
+        self._streaming = False
+        deadline = time.monotonic() + _GOODBYE_S
+        try:
+            self._pgconn.put_copy_end()
+            self._flush()
+            while (left := deadline - time.monotonic()) > 0:
+                size, _ = self._pgconn.get_copy_data(1)
+                if size == -1:
+                    break
+                if size == 0 and self._wait(left):
+                    self._pgconn.consume_input()
+        except psycopg.OperationalError:
+            pass  # it has gone already
+
+    def close(self) -> None:
+        """Drop the connection; without `end`, the server finds out by itself."""
+        self._connection.close()
+        for descriptor in (self._wake_read, self._wake_write):
+            os.close(descriptor)
+
+    def _drain(self) -> list[memoryview]:
+        """Everything that libpq has framed. No system calls."""
+        run: list[memoryview] = []
+        append, get = run.append, self._pgconn.get_copy_data
+        while True:
+            size, data = get(1)
+            if size <= 0:
+                break
+            append(data)
+        if size < 0 and not run:
+            raise self._explain_end()
+        return run
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Whether the server has sent something; false after the time-out or a `wake`."""
+        ready = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        return self._pgconn.socket in ready
+
+    def _flush(self) -> None:
+        while self._pgconn.flush():
+            select.select([], [self._pgconn.socket], [], 1.0)
+
+    def _next_result(self) -> pq.abc.PGresult | None:
+        while self._pgconn.is_busy():
+            select.select([self._pgconn.socket], [], [])
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()
+
+    def _command(self, command: bytes) -> pq.abc.PGresult:
+        try:
+            result = self._pgconn.exec_(command)
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(
+                f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
+            ) from None
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise ConnectionLost(
+                f"the server refused {command.decode()}: {_primary(result)}", remedy=_RECONNECTS
+            )
+        return result
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        # PostgreSQL 18 goes on without a publication and skips its changes in silence, but for
+        # this warning. Its text is translated by lc_messages; 55000 has no other use in decoding.
+        text = notice.message_primary or ""
+        if notice.sqlstate == "55000" and self._streaming and self._publication in text:
+            self._skipping = PublicationMissing(self._publication, while_running=True)
+
+    def _explain_start(self, result: pq.abc.PGresult | None, slot: str) -> SourceError:
+        sqlstate, text = _sqlstate(result), _primary(result)
+        if sqlstate == _UNDEFINED_OBJECT:
+            return SlotMissing(slot)
+        if sqlstate == _OBJECT_IN_USE:
+            pid = re.search(r"PID (\d+)", text)
+            return SlotInUse(slot, int(pid[1]) if pid else None)
+        return ConnectionLost(f"replication could not start: {text}", remedy=_RECONNECTS)
+
+    def _explain_end(self) -> SourceError:
+        """The stream has ended: by an error, or because the server is shutting down."""
+        self._streaming = False
+        result = self._next_result()
+        if result is None:
+            return ConnectionLost("the server closed the connection", remedy=_RECONNECTS)
+        if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
+            # A walsender that shuts down says CommandComplete once all it sent is confirmed.
+            return ServerShutdown("the server is shutting down", remedy=_RECONNECTS)
+        sqlstate, text = _sqlstate(result), _primary(result)
+        if sqlstate == _UNDEFINED_OBJECT:
+            # PostgreSQL 14 to 17 stop here; the slot is known to exist, it is open.
+            return PublicationMissing(self._publication, while_running=True)
+        return ConnectionLost(f"the server ended replication: {text}", remedy=_RECONNECTS)
+
+
+def _sqlstate(result: pq.abc.PGresult | None) -> str:
+    field = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
+    return (field or b"").decode()
+
+
+def _primary(result: pq.abc.PGresult | None) -> str:
+    """The server's sentence, without details: those may quote a row."""
+    if result is None:
+        return "no answer"
+    field = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    return (field or result.error_message).decode(errors="replace").strip()
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
