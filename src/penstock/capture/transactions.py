@@ -46,12 +46,10 @@ class Transaction:
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction that has not ended. A payload's xid is its subtransaction's."""
+    """A transaction that has not ended: each change, its subtransaction, and its relations."""
 
     xid: int
-    entries: list[tuple[int | None, bytes]] = field(default_factory=list)
-    # The Relation that this transaction holds for each oid.
-    relations: dict[int, bytes] = field(default_factory=dict)
+    entries: list[tuple[int | None, bytes, tuple[bytes, ...]]] = field(default_factory=list)
 
 
 class TransactionBuilder:
@@ -89,18 +87,15 @@ class TransactionBuilder:
             return
         if self._current is None:
             raise ProtocolViolation("a change outside a transaction", byte_pos=0, kind=chr(kind))
-        for oid in _relation_oids(kind, payload):
-            relation = self._relations.get(oid)
-            if relation is None:
-                raise ProtocolViolation(
-                    f"a change of relation {oid}, which was not described",
-                    byte_pos=1,
-                    kind=chr(kind),
-                )
-            if self._current.relations.get(oid) is not relation:
-                self._current.relations[oid] = relation
-                self._current.entries.append((None, relation))
-        self._current.entries.append((xid, payload))
+        try:
+            relations = tuple(self._relations[oid] for oid in _relation_oids(kind, payload))
+        except KeyError as error:
+            raise ProtocolViolation(
+                f"a change of relation {error}, which was not described",
+                byte_pos=1,
+                kind=chr(kind),
+            ) from None
+        self._current.entries.append((xid, payload, relations))
 
     def _control(self, message: Message) -> Iterator[Transaction]:
         match message:
@@ -135,8 +130,17 @@ class TransactionBuilder:
 
 
 def _close(transaction: _Open, commit: Commit | StreamCommit) -> Transaction:
-    payloads = tuple(payload for _, payload in transaction.entries)
-    return Transaction(transaction.xid, commit.end_lsn, commit.committed_us, payloads)
+    """Relations are put in only now: what was rolled back leaves no trace, streamed or not."""
+    payloads: list[bytes] = []
+    in_force: dict[bytes, bytes] = {}
+    for _, payload, relations in transaction.entries:
+        for relation in relations:
+            oid = relation[1:5]
+            if in_force.get(oid) is not relation:
+                in_force[oid] = relation
+                payloads.append(relation)
+        payloads.append(payload)
+    return Transaction(transaction.xid, commit.end_lsn, commit.committed_us, tuple(payloads))
 
 
 def _relation_oids(kind: int, payload: bytes) -> list[int]:

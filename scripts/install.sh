@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Set up a machine for Penstock: a virtual environment with all Python packages, and from Debian's
+# packages, where they are missing and can be installed, Java 17 and PostgreSQL 15 with wal2json.
+#
+# usage: scripts/install.sh VENV        PYTHON names the interpreter (default: python3)
+set -euo pipefail
+venv=$1
+python=${PYTHON:-python3}
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+fail() { printf 'error: %s\n  fix: %s\n' "$1" "$2" >&2; exit 2; }
+
+# --- Debian packages ---------------------------------------------------------------------------
+java_is_good() {
+  local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+  command -v "$java" >/dev/null || return 1
+  local major
+  major=$("$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1)
+  [ "${major:-0}" -ge 17 ]
+}
+
+missing=()
+java_is_good || missing+=(openjdk-17-jre-headless)
+[ -x /usr/lib/postgresql/15/bin/postgres ] || missing+=(postgresql-15)
+[ -e /usr/lib/postgresql/15/lib/wal2json.so ] || missing+=(postgresql-15-wal2json)
+# Postgres refuses to run as root; a user namespace is how it runs all the same.
+command -v unshare >/dev/null || missing+=(util-linux)
+
+if [ ${#missing[@]} -gt 0 ]; then
+  by_hand="Install these Debian packages: ${missing[*]}"
+  command -v apt-get >/dev/null || fail "needed and not here: ${missing[*]}" \
+    "Install Java 17 or newer and PostgreSQL 15 with wal2json (in Debian: ${missing[*]})"
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo -n true 2>/dev/null || fail "needed and not here: ${missing[*]}" \
+      "As root: apt-get install ${missing[*]}"
+    as_root=(sudo -n)
+  fi
+  say "Installing ${missing[*]}"
+  # Debian would start a PostgreSQL server at once; ours are embedded, and it only takes a port.
+  config=$(mktemp -d)
+  trap 'rm -rf "$config"' EXIT
+  apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q)
+  if [ ! -d /etc/postgresql-common ]; then
+    "${as_root[@]}" mkdir -p /etc/postgresql-common
+    printf 'create_main_cluster = false\n' | "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+  fi
+  "${apt[@]}" update >"$config/log" 2>&1 || { tail -n 20 "$config/log" >&2; fail "apt-get update failed" "$by_hand"; }
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$config/log" 2>&1 ||
+    { tail -n 20 "$config/log" >&2; fail "apt-get install failed" "$by_hand"; }
+fi
+
+# --- Python packages ---------------------------------------------------------------------------
+command -v "$python" >/dev/null || fail "there is no $python" "Install Python 3.11 or newer"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  fail "$("$python" --version) is too old" "Install Python 3.11 or newer, or name one: make install PYTHON=python3.12"
+
+say "Installing Python packages into $venv (about a minute and a half on a first run)"
+if [ ! -x "$venv/bin/python" ]; then
+  # Debian's Python comes without ensurepip unless python3-venv is installed: our own pip will do.
+  "$python" -m venv "$venv" 2>/dev/null || "$python" -m venv --clear --without-pip "$venv"
+fi
+if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  pip=("$venv/bin/python" -m pip)
+else
+  "$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip" "Install Debian's package python3-pip"
+  pip=("$python" -m pip --python "$venv/bin/python")
+fi
+"${pip[@]}" install -q --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' ||
+  fail "pip could not install the Python packages" "See its message above; the network may be down"

@@ -1,0 +1,1 @@
+"""The Spark source: reads the change log, never the socket."""
