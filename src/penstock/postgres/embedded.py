@@ -9,8 +9,8 @@ The server listens on loopback only, with `wal_level = logical`. Data is thrown 
 unless a data directory is named, which is kept.
 
 Postgres refuses to run as root. There, a user namespace gives its programs another user id without
-a new user, a `chown` or a copy; where namespaces are forbidden, a readable copy of the programs
-runs as `nobody`.
+a new user, a `chown` or a copy; where namespaces are forbidden, the programs run as `nobody`, from
+a copy if they lie where nobody can read.
 """
 
 from __future__ import annotations
@@ -220,8 +220,11 @@ def _programs(version: int) -> _Programs:
     if os.geteuid() != 0:
         return _Programs(directory)
     namespace = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
-    if _works([*namespace, str(directory / "postgres"), "--version"]):
+    version_command = [str(directory / "postgres"), "--version"]
+    if _works([*namespace, *version_command]):
         return _Programs(directory, prefix=namespace)
+    if _works(version_command, user=_NOBODY):
+        return _Programs(directory, owner=_NOBODY)
     return _Programs(_readable_copy(directory), owner=_NOBODY)
 
 
@@ -256,11 +259,12 @@ def _readable_copy(directory: Path) -> Path:
     return target / install.parent.name / install.name / "bin"
 
 
-def _works(command: Sequence[str]) -> bool:
+def _works(command: Sequence[str], user: int | None = None) -> bool:
     try:
-        return subprocess.run(command, check=False, capture_output=True, cwd="/").returncode == 0
-    except FileNotFoundError:
+        done = subprocess.run(command, check=False, capture_output=True, cwd="/", user=user)
+    except OSError:
         return False
+    return done.returncode == 0
 
 
 def _clean_environment() -> dict[str, str]:
