@@ -6,12 +6,29 @@ error is one sentence and its remedy, never a traceback.
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from penstock import config as configuration
+from penstock.bench import BENCHES
 from penstock.errors import PenstockError
+from penstock.logs import configure_logs
+from penstock.ops import present
+from penstock.ops.doctor import diagnose
+from penstock.ops.findings import as_json as findings_as_json
+from penstock.ops.findings import exit_code
+from penstock.ops.plan import Plan
+from penstock.ops.setup import setup as run_setup
+from penstock.ops.teardown import teardown as run_teardown
+from penstock.ops.tools import read_tools, require_tools
 
 app = typer.Typer(
     name="penstock",
@@ -21,7 +38,132 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="The configuration file.", show_default="penstock.toml"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
+
+
+@app.callback()
+def penstock() -> None:
+    """Carries PostgreSQL's write-ahead log to Apache Spark."""
+
+
+@app.command()
+def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
+    """Check the source and this machine; say what is wrong and the SQL that mends it.
+
+    Exit code 0: fine, 1: warnings, 2: cannot run.
+    """
+    with _errors_as_json(as_json):
+        path = config or (
+            configuration.DEFAULT_PATH if configuration.DEFAULT_PATH.exists() else None
+        )
+        findings = diagnose(configuration.load(config), path)
+    if as_json:
+        _print_json(findings_as_json(findings))
+    else:
+        present.show_findings(stdout, findings)
+    raise typer.Exit(exit_code(findings))
+
+
+@app.command()
+def setup(config: ConfigPath = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Make replica identities, publication, permissions and slot, as far as they are missing."""
+    progress = present.Progress(stderr if as_json else stdout, "set up")
+    with _errors_as_json(as_json):
+        plan = run_setup(
+            configuration.load(config),
+            dry_run=dry_run,
+            on_step=progress.step,
+            on_wait=progress.waiting,
+        )
+    _show(plan, dry_run=dry_run, as_json=as_json, nothing="Nothing to do: all is set up.")
+
+
+@app.command()
+def teardown(
+    config: ConfigPath = None,
+    dry_run: DryRun = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="End the process that reads from the slot.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Drop the slot, which releases its WAL, and the publication if Penstock made it."""
+    progress = present.Progress(stderr if as_json else stdout, "drop")
+    with _errors_as_json(as_json):
+        plan = run_teardown(
+            configuration.load(config), dry_run=dry_run, force=force, on_step=progress.step
+        )
+    _show(plan, dry_run=dry_run, as_json=as_json, nothing="Nothing to do: all is gone.")
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(min=1, help="How long the load runs.")] = 15,
+    rate: Annotated[int, typer.Option(min=10, help="Changes a second, about.")] = 500,
+) -> None:
+    """Show the whole pipe at work on this machine: Postgres under load, capture, Spark, counts."""
+    require_tools(read_tools())
+    # Spark is an extra, and slow to import: only where it is used.
+    from penstock.demo.app import run_demo
+
+    configure_logs(logging.WARNING)
+    agree = run_demo(stdout, seconds=seconds, rate=rate)
+    raise typer.Exit(0 if agree else 1)
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Any of: {', '.join(BENCHES)}.", show_default="all")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure, and show each figure beside its goal. Exit code 1: a goal was missed."""
+    reports = []
+    for name in names or BENCHES:
+        if name not in BENCHES:
+            raise typer.BadParameter(f"there is no benchmark {name!r}; choose {', '.join(BENCHES)}")
+    for name in names or BENCHES:
+        reports.append(BENCHES[name](lambda line: stderr.print(f"  {line}", markup=False)))
+        if as_json:
+            _print_json(reports[-1].as_dict())
+        else:
+            present.show_report(stdout, reports[-1])
+    raise typer.Exit(0 if all(report.met for report in reports) else 1)
+
+
+def _show(plan: Plan, *, dry_run: bool, as_json: bool, nothing: str) -> None:
+    if as_json:
+        _print_json(present.plan_as_json(plan, dry_run=dry_run))
+    elif dry_run:
+        present.show_dry_run(stdout, plan)
+    else:
+        present.show_outcome(stdout, plan, nothing)
+
+
+@contextmanager
+def _errors_as_json(as_json: bool) -> Iterator[None]:
+    """A script that asked for JSON gets its errors so too; a person reads them on stderr."""
+    try:
+        yield
+    except PenstockError as error:
+        if as_json:
+            kind = type(error).__name__
+            details = {"kind": kind, "problem": error.problem, "remedy": error.remedy}
+            _print_json({"error": details, "exit_code": 2})
+        raise
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def main() -> None:

@@ -95,14 +95,13 @@ class SourceConfig(_Section):
     wal_sender_timeout_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
     # How long the connection may be silent before we ask the server for its position.
     keepalive_interval_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
-    # How long nothing at all may be received before the connection counts as dead.
-    stale_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
 
     @model_validator(mode="after")
-    def _stale_is_longer_than_the_servers_silence(self) -> SourceConfig:
-        # A busy walsender may be silent for half its timeout, and that is healthy.
-        if self.stale_timeout_s <= self.wal_sender_timeout_s / 2:
-            raise ValueError("stale_timeout_s must be more than half of wal_sender_timeout_s")
+    def _each_table_once(self) -> SourceConfig:
+        names = [table.name for table in self.tables]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"tables names {name} twice")
         return self
 
     @property
@@ -119,6 +118,8 @@ class HeartbeatConfig(_Section):
 
     # 0 switches heartbeats off.
     interval_min: Annotated[float, Field(ge=0, le=1440)] = 5.0
+    # A connection on which nothing at all arrived for this long, neither WAL activity nor a
+    # heartbeat, is stale and is opened again. A missed heartbeat alone is only reported.
     timeout_min: Annotated[float, Field(gt=0, le=1440)] = 10.0
 
     @model_validator(mode="after")
@@ -141,6 +142,15 @@ class Config(_Section):
     source: SourceConfig
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _timeout_outlasts_a_busy_walsender(self) -> Config:
+        if self.heartbeat.timeout_min * 60 <= self.source.wal_sender_timeout_s / 2:
+            raise ValueError(
+                "timeout_min in [heartbeat] must be longer than half of wal_sender_timeout_s in "
+                "[source]: a walsender that is busy with one large commit is silent for so long"
+            )
+        return self
 
 
 def load(
@@ -229,12 +239,27 @@ def _environment_keys(environ: Mapping[str, str]) -> dict[str, str]:
                     [prefix + known.upper() for known in model.model_fields],
                 )
             keys[f"{section}.{name}"] = variable
+    _refuse_misspelt(environ)
     if tables := keys.pop("source.tables", None):
         raise ConfigUnknownKey(
             f"environment variable {tables} is not one that Penstock knows",
             remedy='Tables belong in the file: tables = ["public.notifications"] in [source]',
         )
     return keys
+
+
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    """A variable that misses every section by a letter or two; others of that prefix may be."""
+    known = [
+        f"{_ENV_PREFIX}{section}_{key}".upper()
+        for section, model in _sections().items()
+        for key in model.model_fields
+    ]
+    for variable in sorted(v for v in environ if v.startswith(_ENV_PREFIX)):
+        if variable not in known and difflib.get_close_matches(variable, known, 1, cutoff=0.9):
+            raise _unknown_key(
+                f"environment variable {variable} is not one that Penstock knows", variable, known
+            )
 
 
 def _assign(target: dict[str, Any], dotted: str, value: Any) -> None:
@@ -259,11 +284,21 @@ def _explain(error: ValidationError, where: str, origins: Mapping[str, str]) -> 
             )
         case "extra_forbidden":
             return _unknown_key(f"{where}: {_spell(path)} is not a key", path[-1], _siblings(path))
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = _TYPE_REASONS.get(first["type"], first["msg"].removeprefix("Value error, "))
     reason = reason[:1].lower() + reason[1:]
-    return ConfigInvalidValue(
-        f"{place}: {_spell(path)}: {reason}", remedy="Correct the value", key=key
-    )
+    # A rule about several sections has no place of its own.
+    about = f"{_spell(path)}: " if path else ""
+    return ConfigInvalidValue(f"{place}: {about}{reason}", remedy="Correct the value", key=key)
+
+
+# Where pydantic speaks of Python's types.
+_TYPE_REASONS = {
+    "model_type": "should be a section (or a table in braces) with keys and values",
+    "tuple_type": 'should be a list, e.g. ["public.notifications"]',
+    "dataclass_type": "should be the name of a table, in quotes",
+    "path_type": "should be a path, in quotes",
+    "too_short": "should not be empty",
+}
 
 
 def _unknown_key(problem: str, name: str, known: list[str]) -> ConfigUnknownKey:
@@ -301,4 +336,6 @@ def _how_to_give(path: list[str]) -> str:
     if len(path) == 2:
         variable = f"{_ENV_PREFIX}{path[0]}_{path[1]}".upper()
         return f"Add it to the file, or set the environment variable {variable}"
+    if len(path) > 2:
+        return f"Add {path[-1]} to the entry; docs/configuration.md shows a whole file"
     return f"Add [{path[0]}] to the file; docs/configuration.md shows a whole one"

@@ -162,14 +162,21 @@ class SlotMissing(SourceError):
 class SlotInUse(SourceError):
     """Another process reads from the slot."""
 
-    def __init__(self, slot: str, pid: int | None = None) -> None:
+    def __init__(
+        self,
+        slot: str,
+        pid: int | None = None,
+        *,
+        holder: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
         by = f"process {pid} of the server" if pid else "another connection"
+        by += f" ({holder})" if holder else ""
         super().__init__(
             f'replication slot "{slot}" is in use by {by}',
-            remedy=(
-                "Stop the other reader, or, if it is a left-over, run "
-                + (f"SELECT pg_terminate_backend({pid})" if pid else "`penstock doctor` to name it")
-            ),
+            remedy=remedy
+            or "Stop the other reader, or, if it is a left-over, run "
+            + (f"SELECT pg_terminate_backend({pid})" if pid else "`penstock doctor` to name it"),
             slot=slot,
             pid=pid,
         )
@@ -247,8 +254,40 @@ class SlotLimitReached(SourceError):
     """The server has no free replication slot or walsender."""
 
 
+class SlotBeforePublication(SourceError):
+    """The slot is there but its publication is not: the slot's WAL starts too early."""
+
+    def __init__(self, slot: str, publication: str) -> None:
+        super().__init__(
+            f'replication slot "{slot}" exists, but publication "{publication}" does not',
+            remedy=(
+                "Changes made before a publication exists cannot be decoded with it, not even "
+                "when it is created later: correct `publication` in [source], or run "
+                "`penstock teardown` and `penstock setup`, then seed the targets again"
+            ),
+            slot=slot,
+            publication=publication,
+        )
+
+
+class ServerIsStandby(SourceError):
+    """The server is a standby, where nothing can be set up."""
+
+
+class NotPublishable(SourceError):
+    """A view, an unlogged table or the like: its changes are not in the logical WAL."""
+
+
+class UnsafeIdentity(SourceError):
+    """The table cannot be published as it is: the application's own writes would fail."""
+
+
 class SetupBlocked(SourceError):
     """Set-up waited too long for a lock or for open transactions."""
+
+
+class SetupFailed(SourceError):
+    """The server refused a statement of set-up or tear-down."""
 
 
 class ProtocolViolation(SourceError):
@@ -280,6 +319,17 @@ class LogCorrupt(LogError):
             remedy="Start a new log and seed the targets again",
             path=path,
             byte_pos=byte_pos,
+        )
+
+
+class LogNotWritten(LogError):
+    """The disk is full or failed; nothing is confirmed that is not on it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"change log {path} cannot be written: {reason}",
+            remedy="Make room or mend the disk, then start capture again: nothing is lost",
+            path=path,
         )
 
 

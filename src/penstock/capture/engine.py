@@ -14,13 +14,13 @@ from pathlib import Path
 import structlog
 
 from penstock.capture.acks import AckTracker
-from penstock.capture.policy import RETRY_BRIEFLY_S, Backoff, Reaction, reaction
+from penstock.capture.policy import Patience
 from penstock.capture.start import check_position, check_source
 from penstock.capture.transactions import TransactionBuilder
 from penstock.changelog.log import LogHeader, LogWriter
 from penstock.config import Config
 from penstock.errors import PenstockError
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection, SystemIdentity
 from penstock.postgres.session import ReplicationSession, SessionSettings
 from penstock.postgres.slots import SlotFacts
@@ -56,28 +56,21 @@ class Capture:
 
     def run(self) -> None:
         """Capture until `stop`; raises only what an operator must mend."""
-        backoff = Backoff()
-        failing_since: float | None = None
+        patience = Patience()
         while not self._stop.is_set():
-            connections_before = self.connections
+            durable_before = self._durable_lsn
             try:
                 self._follow()
             except PenstockError as error:
-                now = time.monotonic()
-                if self.connections > connections_before:
-                    backoff.reset()
-                    failing_since = None
-                failing_since = failing_since or now
-                self._react(error, now - failing_since, backoff)
+                if self._durable_lsn > durable_before:
+                    patience.progressed()
+                pause_s = patience.pause_s(error, time.monotonic())
+                _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
+                self._stop.wait(pause_s)
 
-    def _react(self, error: PenstockError, failing_s: float, backoff: Backoff) -> None:
-        what = reaction(error)
-        brief_is_over = what is Reaction.RETRY_BRIEFLY and failing_s > RETRY_BRIEFLY_S
-        if what is Reaction.STOP or brief_is_over:
-            raise error
-        pause_s = backoff.pause_s()
-        _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
-        self._stop.wait(pause_s)
+    @property
+    def _durable_lsn(self) -> Lsn:
+        return self.session.durable_lsn if self.session else ZERO
 
     def _follow(self) -> None:
         """One connection, from start to end."""
@@ -130,6 +123,9 @@ class Capture:
                     tracker.mark_published_by_id(event)
                 session.made_durable(max(tracker.frontier_lsn, session.received_lsn))
                 noted_at = now
+        if session.received_lsn > log.durable_lsn:
+            log.flush(session.received_lsn)
+            session.made_durable(session.received_lsn)
         connection.send(session.final_status(now))
         connection.end()
 

@@ -57,3 +57,33 @@ class Backoff:
     def reset(self) -> None:
         """The connection worked: the next failure is a new one."""
         self._next_s = self._first_s
+
+
+class Patience:
+    """How long to pause after each error of one capture, and when to tell the operator instead."""
+
+    def __init__(self, backoff: Backoff | None = None) -> None:
+        self._backoff = backoff or Backoff()
+        # Since when every attempt failed with an error that is tried again only briefly.
+        self._brief_since: float | None = None
+
+    def progressed(self) -> None:
+        """Something became durable: the next failure is a new one.
+
+        To have connected is not enough. A server that fails at one and the same transaction would
+        be asked for it again without a pause.
+        """
+        self._backoff.reset()
+        self._brief_since = None
+
+    def pause_s(self, error: PenstockError, now: float) -> float:
+        """The pause before the next attempt; raises `error` if there should be none."""
+        what = reaction(error)
+        if what is not Reaction.RETRY_BRIEFLY:
+            self._brief_since = None
+        elif self._brief_since is None:
+            self._brief_since = now
+        is_over = self._brief_since is not None and now - self._brief_since > RETRY_BRIEFLY_S
+        if what is Reaction.STOP or is_over:
+            raise error
+        return self._backoff.pause_s()

@@ -136,7 +136,7 @@ def _close(transaction: _Open, commit: Commit | StreamCommit) -> Transaction:
     for _, payload, relations in transaction.entries:
         for relation in relations:
             oid = relation[1:5]
-            if in_force.get(oid) is not relation:
+            if in_force.get(oid) != relation:
                 in_force[oid] = relation
                 payloads.append(relation)
         payloads.append(payload)

@@ -25,8 +25,14 @@ from penstock.errors import (
 
 # Long enough for a slow TLS handshake over a continent, short enough for a person to wait.
 _CONNECT_TIMEOUT_S = 10
-# libpq's default leaves a dead peer unnoticed for two hours.
-_TCP_KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+# libpq's defaults leave a dead peer unnoticed for two hours, or a quarter of one while data that
+# we sent is unacknowledged.
+_TCP_KEEPALIVE = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 
 
 def connect(dsn: str, *, what: str = "dsn in [source]", **parameters: Any) -> psycopg.Connection:
@@ -115,7 +121,7 @@ _PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
         "Let the role replicate: ALTER ROLE {user} REPLICATION",
     ),
     (
-        r"number of requested standby connections exceeds max_wal_senders",
+        r"number of requested standby connections exceeds \"?max_wal_senders",
         SlotLimitReached,
         (
             "Raise max_wal_senders, or stop a replication connection that is not needed "
@@ -128,17 +134,15 @@ _PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
         "Let the role connect: GRANT CONNECT ON DATABASE … TO {user}",
     ),
 )
+_UNUSABLE = r"invalid (connection option|\w+ value|port number)|definition of service|bad value"
 _UNAVAILABLE_REMEDY = "Check that the server runs and that host, port and TLS settings are right"
 
 
 def _explain(error: psycopg.Error, where: str, what: str) -> SourceError:
     text = _essence(str(error))
     user = error.pgconn.user.decode() if error.pgconn and error.pgconn.user else "…"
-    if re.search(
-        r"invalid (connection option|sslmode value|port number|integer value)|definition of service",
-        text,
-    ):
-        text = re.sub(r'"[^"]*"', '"…"', text)
+    if re.search(_UNUSABLE, text):
+        text = re.sub(r"([\"']).*?\1", '"…"', text)
         return BadDsn(f"{what} is not usable: {text}", remedy=_DSN_REMEDY, what=what)
     for pattern, kind, remedy in _PATTERNS:
         if re.search(pattern, text):

@@ -19,6 +19,7 @@ All positions are running maxima: after a reconnect the server's keepalives star
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -151,7 +152,7 @@ class ReplicationSession:
     def decide(self, now: float) -> Decision:
         """What to do at `now`; an update that is returned counts as sent."""
         settings = self._settings
-        if self._silence_s(now) >= settings.stale_timeout_s:
+        if self._stale_at() <= now:
             return self._give_up(
                 ConnectionStale(
                     f"nothing was received from the server for {settings.stale_timeout_s:g} s",
@@ -159,11 +160,7 @@ class ReplicationSession:
                 ),
                 now,
             )
-        if (
-            self._storm_since is not None
-            and now - self._storm_since >= settings.shutdown_grace_s
-            and self.durable_lsn < self._request_lsn
-        ):
+        if self._grace_ends_at() <= now:
             return self._give_up(
                 ServerShutdown(
                     "the server is shutting down and what it sent last could not be made durable "
@@ -247,8 +244,14 @@ class ReplicationSession:
         elif self._storm_since is None:
             self._storm_since = now
 
-    def _silence_s(self, now: float) -> float:
-        return now - max(self._last_activity, self._last_heartbeat)
+    def _stale_at(self) -> float:
+        return max(self._last_activity, self._last_heartbeat) + self._settings.stale_timeout_s
+
+    def _grace_ends_at(self) -> float:
+        """When we have held up a shutdown for long enough; never, if all it wants is durable."""
+        if self._storm_since is None or self.durable_lsn >= self._request_lsn:
+            return math.inf
+        return self._storm_since + self._settings.shutdown_grace_s
 
     def _status_due(self) -> float:
         """When the next update must go out, for whatever reason comes first."""
@@ -276,14 +279,8 @@ class ReplicationSession:
         return StatusUpdate(self.received_lsn, self.confirmed_lsn, question)
 
     def _wake_at(self, now: float) -> float:
-        times = [
-            self._status_due(),
-            self._question_due(),
-            max(self._last_activity, self._last_heartbeat) + self._settings.stale_timeout_s,
-        ]
-        if self._storm_since is not None:
-            times.append(self._storm_since + self._settings.shutdown_grace_s)
-        return max(now, min(times))
+        due = min(self._status_due(), self._question_due(), self._stale_at(), self._grace_ends_at())
+        return max(now, due)
 
     def _give_up(self, why: ConnectionLost, now: float) -> Decision:
         return Decision(None, why, now)

@@ -1,0 +1,1 @@
+"""Operating Penstock: set-up, tear-down, doctor."""

@@ -1,0 +1,1 @@
+"""Doctor's checks, one module per subject. Pure: facts in, findings out."""

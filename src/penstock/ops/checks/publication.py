@@ -1,0 +1,145 @@
+"""The publication: is it there, does it hold our tables, and does it leave anything out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.config import SourceConfig
+from penstock.errors import PublicationMissing
+from penstock.names import quote
+from penstock.ops.facts import SourceFacts
+from penstock.ops.findings import Finding, from_error
+from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.tables import TableFacts
+
+
+def check_publication(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
+    publication = facts.publications.get(source.publication)
+    subject = f"publication {source.publication}"
+    if publication is None:
+        missing = PublicationMissing(source.publication)
+        yield from_error("publication", subject, missing, "Capture would have nothing to decode.")
+        return
+    tables = [facts.tables[t.name] for t in source.tables if t.name in facts.tables]
+    yield from _coverage(publication, tables, subject)
+    yield from _operations(publication, subject)
+    for table in tables:
+        if (held := publication.entry(table)) is not None:
+            yield from _filters(publication, held)
+            yield from _partitions(publication, table, held)
+    yield from _extra(publication, tables, subject)
+
+
+def _coverage(
+    publication: PublicationFacts, tables: list[TableFacts], subject: str
+) -> Iterator[Finding]:
+    missing = [table.name for table in tables if publication.entry(table) is None]
+    for name in missing:
+        yield Finding(
+            "publication_tables",
+            "error",
+            str(name),
+            f'publication "{publication.name}" does not hold the table',
+            "Its changes do not reach Penstock.",
+            f"ALTER PUBLICATION {quote(publication.name)} ADD TABLE {name.sql}",
+        )
+    if not missing:
+        yield Finding("publication_tables", "ok", subject, "it holds every configured table")
+
+
+def _operations(publication: PublicationFacts, subject: str) -> Iterator[Finding]:
+    if missing := [o for o in OPERATIONS if o not in publication.operations]:
+        yield Finding(
+            "publication_operations",
+            "warning",
+            subject,
+            f"it does not publish {', '.join(missing)}",
+            "These changes do not reach Penstock, and aggregates go wrong without notice.",
+            f"ALTER PUBLICATION {quote(publication.name)} "
+            f"SET (publish = '{', '.join(OPERATIONS)}')",
+        )
+
+
+def _filters(publication: PublicationFacts, held: PublishedTable) -> Iterator[Finding]:
+    name, table = quote(publication.name), held.name.sql
+    whole = (
+        f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; "
+        f"ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT"
+    )
+    if held.row_filter:
+        yield Finding(
+            "row_filter",
+            "warning",
+            str(held.name),
+            f"the publication sends only rows that match {held.row_filter}",
+            "Other rows' changes are dropped, and an UPDATE across the filter arrives as INSERT or "
+            "DELETE.",
+            f"If that is not intended: {whole}",
+        )
+    if held.columns is not None:
+        yield Finding(
+            "column_list",
+            "warning",
+            str(held.name),
+            f"the publication sends only the columns {', '.join(held.columns)}",
+            "The others never reach a pipeline.",
+            f"If that is not intended: {whole}",
+        )
+
+
+def _partitions(
+    publication: PublicationFacts, table: TableFacts, held: PublishedTable
+) -> Iterator[Finding]:
+    if table.partitioned and not publication.via_root:
+        yield Finding(
+            "partition_root",
+            "error",
+            str(table.name),
+            "changes are published under the names of the partitions, not of the table",
+            "Penstock looks for them under the table's name, and would see none.",
+            f"ALTER PUBLICATION {quote(publication.name)} SET (publish_via_partition_root = true)",
+        )
+    elif table.partitioned:
+        yield Finding(
+            "partition_root",
+            "info",
+            str(table.name),
+            f"{len(table.leaves)} partitions are published under the name of their root",
+            "TRUNCATE of a single partition sends nothing; DETACH and DROP of one neither.",
+        )
+    if table.ancestors and publication.via_root and held.name != table.name:
+        yield Finding(
+            "partition_root",
+            "error",
+            str(table.name),
+            f"it is a partition, and its changes are published under the name of {held.name}",
+            "Penstock looks for them under the partition's name, and would see none.",
+            f'Name {held.name} in tables in [source] instead of "{table.name}"',
+        )
+
+
+def _extra(
+    publication: PublicationFacts, tables: list[TableFacts], subject: str
+) -> Iterator[Finding]:
+    if publication.all_tables:
+        yield Finding(
+            "publication_extra",
+            "info",
+            subject,
+            "it is FOR ALL TABLES",
+            "Every change in the database is sent, and any table without a replica identity "
+            "refuses UPDATE and DELETE.",
+            f"DROP PUBLICATION {quote(publication.name)}, then `penstock setup`; see docs/roles.md",
+        )
+        return
+    ours = {table.name for table in tables}
+    others = [str(held.name) for held in publication.tables if held.name not in ours]
+    others += [f"schema {quote(schema)}" for schema in publication.schemas]
+    if others:
+        yield Finding(
+            "publication_extra",
+            "info",
+            subject,
+            f"it also holds {', '.join(others)}",
+            "Their changes are sent and kept in the log too.",
+        )

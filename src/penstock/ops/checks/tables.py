@@ -1,0 +1,211 @@
+"""The tables: kind, key, replica identity of each and of each partition, generated columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.config import SourceConfig, SourceTable
+from penstock.errors import PenstockError
+from penstock.names import quote
+from penstock.ops.facts import SourceFacts
+from penstock.ops.findings import Finding, from_error
+from penstock.ops.identity import wanted_for_leaf, wanted_identity, write_breakers
+from penstock.ops.plan import existing_table
+from penstock.postgres.tables import TableFacts
+
+
+def check_tables(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
+    for configured in source.tables:
+        try:
+            table = existing_table(configured.name, facts)
+        except PenstockError as error:
+            yield from_error("table", str(configured.name), error, "It cannot be published.")
+            continue
+        yield from _writes(table, facts)
+        yield from _identity(table, configured)
+        yield from _leaves(table, configured)
+        if table.primary_key is None:
+            yield _no_primary_key(table)
+        yield from _generated(table, source.publication, facts)
+        yield _old_values(table)
+
+
+def _writes(table: TableFacts, facts: SourceFacts) -> Iterator[Finding]:
+    """What breaks the application, in any publication that holds the table."""
+    for publication in facts.publications.values():
+        for one in table.leaves or (table,):
+            for what, fix in write_breakers(one, publication, facts.server.major):
+                yield Finding(
+                    "application_writes",
+                    "error",
+                    str(one.name),
+                    f'publication "{publication.name}": {what}',
+                    "The server refuses the application's UPDATE and DELETE on it.",
+                    fix,
+                )
+
+
+def _identity(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
+    name = str(table.name)
+    try:
+        wanted = wanted_identity(table, configured.replica_identity)
+    except PenstockError as error:
+        yield from_error("replica_identity", name, error, "Set-up cannot go on.")
+        return
+    if not wanted.holds_for(table):
+        yield Finding(
+            "replica_identity",
+            "warning",
+            name,
+            f'replica identity is {_spell(table)}, and replica_identity = "'
+            f'{configured.replica_identity}" asks for another',
+            "It decides which old values are in the WAL; without one, UPDATE and DELETE fail as "
+            "soon as the table is published.",
+            wanted.sql(table),
+        )
+    elif table.identity == "full":
+        fix = "; or ".join(
+            f"ALTER TABLE {table.name.sql} REPLICA IDENTITY USING INDEX {quote(index.name)}"
+            for index in table.candidates
+        )
+        yield Finding(
+            "replica_identity",
+            "info",
+            name,
+            "replica identity is FULL",
+            "Every UPDATE and DELETE writes the whole old row to the WAL. That costs WAL, and "
+            "gives the old value of every column.",
+            f"If an index covers the columns that you need: {fix}" if fix else "",
+        )
+    else:
+        yield Finding("replica_identity", "ok", name, f"replica identity is {_spell(table)}")
+
+
+def _leaves(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
+    """Each leaf's own identity decides; new leaves start with DEFAULT, whatever the root has."""
+    if not table.partitioned:
+        return
+    try:
+        root = wanted_identity(table, configured.replica_identity)
+        leaves = [leaf for leaf in table.leaves if leaf.publishable]
+        wanted = {leaf.oid: wanted_for_leaf(leaf, root, "auto") for leaf in leaves}
+    except PenstockError as error:
+        yield from_error("partition_identity", str(table.name), error, "Set-up cannot go on.")
+        return
+    different = [leaf for leaf in leaves if not wanted[leaf.oid].holds_for(leaf)]
+    for leaf in different:
+        yield Finding(
+            "partition_identity",
+            "warning",
+            str(leaf.name),
+            f"replica identity of the partition is {_spell(leaf)}, of its root {_spell(table)}",
+            "The partition's own identity decides what is in the WAL, but the stream describes it "
+            "with the root's: old values would be missing.",
+            wanted[leaf.oid].sql(leaf),
+        )
+    if not different:
+        yield Finding(
+            "partition_identity",
+            "ok",
+            str(table.name),
+            f"{len(table.leaves)} partitions agree with their root; a new partition starts with "
+            "DEFAULT, so run doctor (or setup) again after adding one",
+        )
+    for leaf in table.leaves:
+        if not leaf.publishable:
+            yield Finding(
+                "partition_kind",
+                "warning",
+                str(leaf.name),
+                f"the partition is {leaf.persistence}, a {leaf.kind}",
+                "Its changes are not in the WAL.",
+                f"ALTER TABLE {leaf.name.sql} SET LOGGED" if leaf.persistence == "unlogged" else "",
+            )
+
+
+def _no_primary_key(table: TableFacts) -> Finding:
+    return Finding(
+        "primary_key",
+        "info",
+        str(table.name),
+        "the table has no primary key that can be a replica identity",
+        "Rows can be told apart only by a unique index or by all their columns.",
+        f"ALTER TABLE {table.name.sql} ADD PRIMARY KEY (…), if it has a natural one",
+    )
+
+
+def _generated(table: TableFacts, name: str, facts: SourceFacts) -> Iterator[Finding]:
+    publication = facts.publications.get(name)
+    if virtual := table.generated("virtual"):
+        yield Finding(
+            "generated_columns",
+            "info",
+            str(table.name),
+            f"virtual generated columns are never sent: {', '.join(virtual)}",
+            "They are computed when read, and are not in the WAL.",
+        )
+    stored = table.generated("stored")
+    if not stored or (publication is not None and publication.generated_columns):
+        return
+    if facts.server.major >= 18:
+        fix = f"ALTER PUBLICATION {quote(name)} SET (publish_generated_columns = stored)"
+    else:
+        fix = "Compute them downstream, or upgrade to PostgreSQL 18, which can send them"
+    in_identity = set(stored) & set(table.identity_columns)
+    yield Finding(
+        "generated_columns",
+        "warning" if in_identity and table.identity != "full" else "info",
+        str(table.name),
+        f"stored generated columns are not sent: {', '.join(stored)}",
+        "A pipeline that needs them gets no value"
+        + (", and they are part of the replica identity." if in_identity else "."),
+        fix,
+    )
+
+
+def _old_values(table: TableFacts) -> Finding:
+    """M4.2: for each operation, which old values are in the WAL; the weakest leaf counts."""
+    parts = table.leaves or (table,)
+    known = [c.name for c in table.columns if all(c.name in p.identity_columns for p in parts)]
+    unknown = [c.name for c in table.columns if c.name not in known and not c.generated]
+    name = str(table.name)
+    if not known:
+        return Finding(
+            "old_values",
+            "info",
+            name,
+            "INSERT: all new values. UPDATE, DELETE: no old values, for there is no identity",
+        )
+    if not unknown:
+        return Finding(
+            "old_values",
+            "info",
+            name,
+            "INSERT: all new values. UPDATE: all old and new values. DELETE: all old values",
+        )
+    keys, rest = ", ".join(known), ", ".join(unknown)
+    return Finding(
+        "old_values",
+        "info",
+        name,
+        f"INSERT: all new values. UPDATE: all new values, old values of {keys}. "
+        f"DELETE: old values of {keys}",
+        f"Old values of {rest} are not in the WAL: an aggregate by one of them cannot subtract, "
+        "unless the column is immutable (UPDATE only).",
+        "; ".join(f"ALTER TABLE {part.name.sql} REPLICA IDENTITY FULL" for part in _all(table)),
+    )
+
+
+def _all(table: TableFacts) -> tuple[TableFacts, ...]:
+    return (table, *table.leaves)
+
+
+def _spell(table: TableFacts) -> str:
+    match table.identity:
+        case "index":
+            return f"index {table.identity_index.name}" if table.identity_index else "a lost index"
+        case "default":
+            keys = ", ".join(table.identity_columns)
+            return f"DEFAULT (primary key {keys})" if keys else "DEFAULT, without a primary key"
+        case kind:
+            return kind.upper()

@@ -1,0 +1,147 @@
+"""Doctor: gathers what there is to know about a source, examines it, says what to do.
+
+Reads only. Runs with the role of `dsn`, for that is what capture will run with.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from penstock.config import Config
+from penstock.errors import PenstockError, SlotLimitReached
+from penstock.ops.checks.files import check_file
+from penstock.ops.checks.publication import check_publication
+from penstock.ops.checks.server import PluginProbe, check_role, check_server, check_wal2json
+from penstock.ops.checks.slot import check_slot_facts
+from penstock.ops.checks.tables import check_tables
+from penstock.ops.facts import SourceFacts, read_facts
+from penstock.ops.findings import Finding, from_error, worst_first
+from penstock.ops.tools import ToolFacts, check_tools, read_tools
+from penstock.postgres.connect import connect
+
+# A slot whose plugin is there waits for open transactions; we do not.
+_PROBE_TIMEOUT_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that `examine` judges. What could not be had is an error instead."""
+
+    source: SourceFacts | PenstockError
+    wal2json: PluginProbe
+    # What a replication connection, and one with setup_dsn, ran into.
+    replication_error: PenstockError | None
+    setup_error: PenstockError | None
+    tools: ToolFacts
+
+
+def diagnose(config: Config, path: Path | None = None) -> list[Finding]:
+    """All findings, worst first. `path` is the configuration file, if there is one."""
+    findings = examine(config, gather(config))
+    if path is not None:
+        text = path.read_text(encoding="utf-8")
+        findings += check_file(path, text, path.stat().st_mode, config.source)
+    return worst_first(findings)
+
+
+def examine(config: Config, gathered: Gathered) -> list[Finding]:
+    return list(_examine(config, gathered))
+
+
+def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
+    yield from check_tools(gathered.tools)
+    facts, source = gathered.source, config.source
+    if isinstance(facts, PenstockError):
+        why = "Nothing else about the server can be checked."
+        yield from_error("connection", "dsn in [source]", facts, why)
+        return
+    yield Finding("connection", "ok", "dsn in [source]", "the server can be reached")
+    heartbeats = config.heartbeat.interval_min > 0
+    yield from check_server(facts)
+    yield from check_role(facts, heartbeats=heartbeats)
+    yield from _connections(gathered, facts)
+    yield from check_wal2json(facts.server, gathered.wal2json)
+    yield from check_tables(source, facts)
+    yield from check_publication(source, facts)
+    yield from check_slot_facts(source, facts)
+
+
+def _connections(gathered: Gathered, facts: SourceFacts) -> Iterator[Finding]:
+    error = gathered.replication_error
+    # A missing privilege and a lack of walsenders have findings of their own.
+    told = not facts.role.may_replicate or isinstance(error, SlotLimitReached)
+    if error is None:
+        what = "a replication connection can be opened"
+        yield Finding("replication_connection", "ok", "dsn in [source]", what)
+    elif not told:
+        why = "Capture is a replication connection."
+        yield from_error("replication_connection", "dsn in [source]", error, why)
+    if gathered.setup_error is not None:
+        yield Finding(
+            "setup_connection",
+            "warning",
+            "setup_dsn in [source]",
+            gathered.setup_error.problem,
+            "Set-up and tear-down connect with it; capture does not.",
+            gathered.setup_error.remedy,
+        )
+
+
+# --- gathering ----------------------------------------------------------------------------------
+
+
+def gather(config: Config) -> Gathered:
+    source = config.source
+    wal2json = PluginProbe(None, "the server was not reached")
+    replication_error: PenstockError | None = None
+    setup_error: PenstockError | None = None
+    facts: SourceFacts | PenstockError
+    try:
+        with connect(source.conninfo) as connection:
+            facts = read_facts(connection, source)
+            wal2json = _probe(connection, facts, "wal2json")
+        replication_error = _try_connect(source.conninfo, "dsn in [source]", replication="database")
+    except PenstockError as error:
+        facts = error
+    if source.setup_dsn is not None:
+        setup_error = _try_connect(source.setup_conninfo, "setup_dsn in [source]")
+    return Gathered(facts, wal2json, replication_error, setup_error, read_tools())
+
+
+def _try_connect(dsn: str, what: str, **parameters: str) -> PenstockError | None:
+    try:
+        connect(dsn, what=what, **parameters).close()
+    except PenstockError as error:
+        return error
+    return None
+
+
+def _probe(connection: psycopg.Connection, facts: SourceFacts, plugin: str) -> PluginProbe:
+    """Try a TEMPORARY slot: a missing plugin is refused at once, before any waiting."""
+    if facts.server.free_slots <= 0:
+        return PluginProbe(None, "no replication slot is free")
+    if not facts.role.may_replicate:
+        return PluginProbe(None, f'role "{facts.role.name}" may not replicate')
+    if facts.server.wal_level != "logical":
+        return PluginProbe(None, "wal_level is not logical")
+    name = f"penstock_probe_{uuid.uuid4().hex[:16]}"
+    try:
+        # Both, for the wait for open transactions obeys one or the other.
+        connection.execute(f"SET statement_timeout = {_PROBE_TIMEOUT_MS}".encode())
+        connection.execute(f"SET lock_timeout = {_PROBE_TIMEOUT_MS}".encode())
+        connection.execute(
+            "SELECT pg_create_logical_replication_slot(%s, %s, temporary => true)", [name, plugin]
+        )
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+        return PluginProbe(True)  # it came as far as waiting for open transactions
+    except psycopg.errors.UndefinedFile:
+        return PluginProbe(False)
+    except psycopg.Error as error:
+        return PluginProbe(None, error.diag.message_primary or "the connection was lost")
+    return PluginProbe(True)

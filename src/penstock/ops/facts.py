@@ -1,0 +1,57 @@
+"""Everything that set-up, tear-down and doctor need to know about the source, read at one go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.config import SourceConfig
+from penstock.names import TableName
+from penstock.postgres.catalog import RoleFacts, ServerFacts, check_version, read_roles, read_server
+from penstock.postgres.connect import parse_dsn
+from penstock.postgres.failures import translated
+from penstock.postgres.publications import PublicationFacts, read_publications
+from penstock.postgres.slots import SlotFacts, read_slot
+from penstock.postgres.tables import TableFacts, read_tables
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    server: ServerFacts
+    # The role that read all this.
+    role: RoleFacts
+    # The role of `dsn`; None if the server has no role of that name.
+    capture_role: RoleFacts | None
+    capture_user: str
+    # Those of the configured tables that exist.
+    tables: dict[TableName, TableFacts]
+    # Our publication, if it exists, and every other one that holds one of our tables.
+    publications: dict[str, PublicationFacts]
+    slot: SlotFacts | None
+
+
+def read_facts(connection: psycopg.Connection, source: SourceConfig) -> SourceFacts:
+    """Seven queries, however many tables; any role that may connect can run them."""
+    check_version(connection.info.server_version)
+    capture_user = capture_role_name(source)
+    with translated("read the server's catalog"):
+        roles = read_roles(connection, [capture_user])
+        tables = read_tables(connection, (table.name for table in source.tables))
+        return SourceFacts(
+            server=read_server(connection),
+            role=roles[connection.info.user],
+            capture_role=roles.get(capture_user),
+            capture_user=capture_user,
+            tables=tables,
+            publications=read_publications(connection, source.publication, tables.values()),
+            slot=read_slot(connection, source.slot),
+        )
+
+
+def capture_role_name(source: SourceConfig) -> str:
+    """The user of `dsn`; without one, libpq's own default (PGUSER, else the system's user)."""
+    if user := parse_dsn(source.conninfo).get("user"):
+        return str(user)
+    defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
+    return (defaults[b"user"] or b"").decode()

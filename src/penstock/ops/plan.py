@@ -1,0 +1,379 @@
+"""What set-up would do: configuration and facts in, steps with their SQL out. Pure.
+
+The order keeps the application safe: replica identities before the publication (a published table
+without one refuses UPDATE and DELETE), the slot last (the server keeps WAL from then on, and
+changes older than the publication could not be decoded with it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.config import Config, SourceConfig
+from penstock.errors import (
+    NotPublishable,
+    PrivilegeMissing,
+    ServerIsStandby,
+    SlotBeforePublication,
+    SlotLimitReached,
+    TableMissing,
+    UnsafeIdentity,
+)
+from penstock.names import TableName, quote
+from penstock.ops.facts import SourceFacts
+from penstock.ops.identity import (
+    Wanted,
+    needs_generated_columns,
+    wanted_for_leaf,
+    wanted_identity,
+    write_breakers,
+)
+from penstock.postgres.catalog import check_wal_level
+from penstock.postgres.failures import SLOT_LIMIT_FIX
+from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.slots import check_failover, check_health, check_kind, create_sql, drop_sql
+from penstock.postgres.tables import TableFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transaction. The runner makes and drops slots in its own way, for they wait."""
+
+    title: str
+    statements: tuple[str, ...]
+    kind: Literal["statements", "create slot", "drop slot"] = "statements"
+    # Takes back what the step made, if a later one fails.
+    undo: str | None = None
+
+    @property
+    def sql(self) -> str:
+        return "\n".join(f"{statement};" for statement in self.statements)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    steps: tuple[Step, ...]
+    # What the person should know although nothing is done about it.
+    notes: tuple[str, ...] = ()
+
+
+def plan_setup(config: Config, facts: SourceFacts) -> Plan:
+    """Raises the named error of whatever stands in the way, before anything is changed."""
+    source = config.source
+    _check_server(source, facts)
+    tables = {table.name: existing_table(table.name, facts) for table in source.tables}
+    publication = facts.publications.get(source.publication)
+    if facts.slot is not None:
+        check_health(check_kind(facts.slot, source.slot, facts.server.database))
+        if publication is None:
+            raise SlotBeforePublication(source.slot, source.publication)
+
+    identities = [
+        change
+        for table in source.tables
+        for change in _identities(tables[table.name], table.replica_identity)
+    ]
+    after = _after(tables, identities)
+    generated = any(
+        needs_generated_columns(one, facts.server.major)
+        for table in after.values()
+        for one in (table, *table.leaves)
+    )
+    _check_writes(after, publication, facts, generated)
+    grants = list(_capture_role_steps(facts, heartbeats=config.heartbeat.interval_min > 0))
+    _check_privileges(facts, [table for table, _ in identities], publication, grants)
+    steps = [
+        *_adjust_publication(publication, tables, generated),
+        *(_identity_step(table, wanted) for table, wanted in identities),
+        *_publication_steps(source, publication, tables, generated),
+        *grants,
+        *_slot_steps(source, facts),
+    ]
+    notes = (
+        *(_identity_note(table, wanted) for table, wanted in identities if wanted.kind == "full"),
+        *_publication_notes(publication, tables),
+        *_slot_notes(source, facts),
+    )
+    return Plan(tuple(steps), notes)
+
+
+def _check_server(source: SourceConfig, facts: SourceFacts) -> None:
+    check_wal_level(facts.server.wal_level)
+    if source.failover:
+        check_failover(facts.server.major)
+    if facts.server.in_recovery:
+        raise ServerIsStandby(
+            "the server is a standby, where nothing can be created",
+            remedy="Name the primary in `dsn` (or `setup_dsn`) in [source]",
+        )
+    if facts.slot is None and facts.server.free_slots <= 0:
+        raise SlotLimitReached(
+            f"all {facts.server.max_slots} replication slots of the server are in use",
+            remedy=SLOT_LIMIT_FIX,
+        )
+
+
+def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
+    table = facts.tables.get(name)
+    if table is None:
+        raise TableMissing(
+            f'table {name} does not exist in database "{facts.server.database}"',
+            remedy="Correct `tables` in [source]; a name without a schema means public",
+            table=name,
+        )
+    if not table.publishable:
+        unlogged = table.persistence == "unlogged"
+        kind = "unlogged table" if unlogged else table.kind
+        raise NotPublishable(
+            f"{name} cannot be published ({kind}): its changes are not in the logical WAL",
+            remedy="Remove it from `tables` in [source]"
+            + (f", or run ALTER TABLE {name.sql} SET LOGGED" if unlogged else ""),
+            table=name,
+        )
+    return table
+
+
+def _identities(table: TableFacts, choice: str) -> Iterator[tuple[TableFacts, Wanted]]:
+    """The changes that are needed: the root's does not reach its leaves."""
+    root = wanted_identity(table, choice)
+    if not root.holds_for(table):
+        yield table, root
+    for leaf in table.leaves:
+        if leaf.publishable:  # else, such as a foreign table, it has nothing in the WAL
+            wanted = wanted_for_leaf(leaf, root, choice)
+            if not wanted.holds_for(leaf):
+                yield leaf, wanted
+
+
+def _after(
+    tables: dict[TableName, TableFacts], identities: list[tuple[TableFacts, Wanted]]
+) -> dict[TableName, TableFacts]:
+    changes = {table.oid: wanted for table, wanted in identities}
+
+    def changed(table: TableFacts) -> TableFacts:
+        leaves = tuple(changed(leaf) for leaf in table.leaves)
+        wanted = changes.get(table.oid)
+        return replace(wanted.applied_to(table) if wanted else table, leaves=leaves)
+
+    return {name: changed(table) for name, table in tables.items()}
+
+
+def _check_writes(
+    after: dict[TableName, TableFacts],
+    publication: PublicationFacts | None,
+    facts: SourceFacts,
+    generated: bool,
+) -> None:
+    """Refuse what would make the application's own UPDATE and DELETE fail."""
+    for publication_facts in facts.publications.values():
+        ours = publication is not None and publication_facts.name == publication.name
+        # Set-up switches the option on in a publication of its own.
+        mended = replace(
+            publication_facts,
+            generated_columns=publication_facts.generated_columns
+            or (generated and ours and publication_facts.ours),
+        )
+        for table in after.values():
+            for one in (table, *table.leaves):
+                for what, fix in write_breakers(one, mended, facts.server.major):
+                    raise UnsafeIdentity(
+                        f'publication "{mended.name}" and table {one.name} do not fit: {what}, so '
+                        "the application's UPDATE and DELETE would fail",
+                        remedy=f"Run: {fix}",
+                        table=one.name,
+                    )
+    for table in after.values():
+        for one in (table, *table.leaves):
+            virtual = one.generated("virtual")
+            if one.identity == "full" and virtual:
+                raise UnsafeIdentity(
+                    f"table {one.name} cannot have replica identity FULL: it has virtual "
+                    f"generated columns ({', '.join(virtual)}), and the application's UPDATE and "
+                    "DELETE would fail",
+                    remedy=(
+                        "Add a primary key or a unique index without nullable columns, or make "
+                        "the generated columns STORED"
+                    ),
+                    table=one.name,
+                )
+
+
+def _identity_step(table: TableFacts, wanted: Wanted) -> Step:
+    what = wanted.index.name if wanted.index else wanted.kind.upper()
+    return Step(f"replica identity of {table.name}: {what} ({wanted.why})", (wanted.sql(table),))
+
+
+def _identity_note(table: TableFacts, wanted: Wanted) -> str:
+    return (
+        f"{table.name} gets replica identity FULL ({wanted.why}): every UPDATE and DELETE writes "
+        "the whole old row to the WAL"
+    )
+
+
+def _adjust_publication(
+    publication: PublicationFacts | None, tables: dict[TableName, TableFacts], generated: bool
+) -> Iterator[Step]:
+    """Options of a publication of our own; before the identities, which may depend on them."""
+    if publication is None or not publication.ours:
+        return
+    options = []
+    if generated and not publication.generated_columns:
+        options.append("publish_generated_columns = stored")
+    if not publication.via_root and any(table.partitioned for table in tables.values()):
+        options.append("publish_via_partition_root = true")
+    if options:
+        yield Step(
+            f'options of publication "{publication.name}"',
+            (f"ALTER PUBLICATION {quote(publication.name)} SET ({', '.join(options)})",),
+        )
+
+
+def _publication_steps(
+    source: SourceConfig,
+    publication: PublicationFacts | None,
+    tables: dict[TableName, TableFacts],
+    generated: bool,
+) -> Iterator[Step]:
+    name = quote(source.publication)
+    if publication is None:
+        options = "publish_via_partition_root = true"
+        options += ", publish_generated_columns = stored" if generated else ""
+        listed = ", ".join(_listed(table) for table in tables.values())
+        yield Step(
+            f'publication "{source.publication}" of {_count(len(tables))}',
+            (
+                f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH ({options})",
+                f"COMMENT ON PUBLICATION {name} IS '{MARK}'",
+            ),
+        )
+        return
+    missing = [table for table in tables.values() if publication.entry(table) is None]
+    if missing:
+        listed = ", ".join(_listed(table) for table in missing)
+        yield Step(
+            f'{_count(len(missing))} more in publication "{source.publication}"',
+            (f"ALTER PUBLICATION {name} ADD TABLE {listed}",),
+        )
+
+
+def _listed(table: TableFacts) -> str:
+    # Children by inheritance have identities of their own, which nobody asked us to look after.
+    return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
+
+
+def _count(number: int) -> str:
+    return "1 table" if number == 1 else f"{number} tables"
+
+
+def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Step]:
+    role = facts.capture_role
+    if role is None:
+        raise PrivilegeMissing(
+            f'the server has no role "{facts.capture_user}", the user of `dsn`',
+            remedy="Create it as docs/roles.md shows, or correct `dsn` in [source]",
+            role=facts.capture_user,
+        )
+    name = quote(role.name)
+    if not role.may_replicate:
+        yield Step(f"role {role.name} may replicate", (f"ALTER ROLE {name} REPLICATION",))
+    if not role.can_connect:
+        database = quote(facts.server.database)
+        yield Step(
+            f"role {role.name} may connect", (f"GRANT CONNECT ON DATABASE {database} TO {name}",)
+        )
+    if heartbeats and role.forbidden_messages:
+        yield Step(
+            f"role {role.name} may send heartbeats",
+            tuple(f"GRANT EXECUTE ON FUNCTION {f} TO {name}" for f in role.forbidden_messages),
+        )
+
+
+def _slot_steps(source: SourceConfig, facts: SourceFacts) -> Iterator[Step]:
+    if facts.slot is None:
+        yield Step(
+            f'replication slot "{source.slot}"',
+            (create_sql(source.slot, failover=source.failover),),
+            kind="create slot",
+            undo=drop_sql(source.slot),
+        )
+
+
+def _check_privileges(
+    facts: SourceFacts,
+    altered: list[TableFacts],
+    publication: PublicationFacts | None,
+    grants: list[Step],
+) -> None:
+    """All that the set-up role lacks, in one error with the SQL for all of it."""
+    role = facts.role
+    if role.superuser:
+        return
+    me = quote(role.name)
+    fixes: dict[str, None] = {}
+    must_own = list(altered)
+    if publication is None:
+        must_own += facts.tables.values()
+        if not role.can_create:
+            fixes[f"GRANT CREATE ON DATABASE {quote(facts.server.database)} TO {me}"] = None
+    else:
+        added = [table for table in facts.tables.values() if publication.entry(table) is None]
+        must_own += added
+        if added and not publication.owned:
+            fixes[f"GRANT {quote(publication.owner)} TO {me}"] = None
+    for table in must_own:
+        if not table.owned:
+            fixes[f"GRANT {quote(table.owner)} TO {me}"] = None
+    if facts.slot is None and not role.may_replicate:
+        fixes[f"ALTER ROLE {me} REPLICATION"] = None
+    for step in grants:
+        fixes.update(dict.fromkeys(step.statements))
+    if fixes:
+        raise PrivilegeMissing(
+            f'role "{role.name}" may not do all that set-up needs',
+            remedy="Run as a superuser: " + "; ".join(fixes) + "; (docs/roles.md explains them)",
+            role=role.name,
+        )
+
+
+def _publication_notes(
+    publication: PublicationFacts | None, tables: dict[TableName, TableFacts]
+) -> Iterator[str]:
+    """What the user's own publication does differently; never changed in silence."""
+    if publication is None:
+        return
+    name = quote(publication.name)
+    if not publication.ours:
+        yield f'publication "{publication.name}" was not made by Penstock and is kept as it is'
+    for held in publication.tables:
+        if held.row_filter or held.columns is not None:
+            yield f"{held.name} is published with {_filters(held)}, which is kept"
+    extra = [str(held.name) for held in publication.tables if held.name not in tables]
+    if extra:
+        yield f'publication "{publication.name}" also holds {", ".join(extra)}, which is kept'
+    if missing := [op for op in OPERATIONS if op not in publication.operations]:
+        yield (
+            f'publication "{publication.name}" does not publish {", ".join(missing)}: '
+            f"ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')"
+        )
+    roots = [str(table.name) for table in tables.values() if table.partitioned]
+    if roots and not publication.via_root and not publication.ours:
+        yield (
+            f"changes of {', '.join(roots)} come under the names of the partitions: "
+            f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
+        )
+
+
+def _filters(held: PublishedTable) -> str:
+    parts = [f"the row filter {held.row_filter}" if held.row_filter else ""]
+    parts.append(f"the columns {', '.join(held.columns)} only" if held.columns is not None else "")
+    return " and ".join(part for part in parts if part)
+
+
+def _slot_notes(source: SourceConfig, facts: SourceFacts) -> Iterator[str]:
+    if facts.slot is not None and source.failover and not facts.slot.failover:
+        yield (
+            f'replication slot "{source.slot}" exists without failover and is kept: '
+            "run `penstock teardown` and `penstock setup` to make it anew, then seed the targets"
+        )

@@ -1,0 +1,84 @@
+"""How findings and steps look on a terminal. Plain text where there is none."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.bench.report import Report
+from penstock.ops.findings import Finding, exit_code
+from penstock.ops.plan import Plan, Step
+from penstock.postgres.waiting import Blocker
+
+_MARKS = {
+    "error": ("✗ error", "bold red"),
+    "warning": ("! warning", "yellow"),
+    "info": ("· info", "cyan"),
+    "ok": ("✓ ok", "green"),
+}
+
+
+def show_findings(console: Console, findings: list[Finding]) -> None:
+    for finding in findings:
+        mark, style = _MARKS[finding.level]
+        console.print(Text.assemble((f"{mark:<10}", style), f"{finding.subject}: {finding.what}"))
+        if finding.level != "ok":
+            for label, text in (("why", finding.why), ("fix", finding.fix)):
+                if text:
+                    console.print(Text.assemble((f"{label:>14}  ", "dim"), text))
+    conclusions = ("Ready.", "Ready, but look at the warnings.", "Cannot run: mend the errors.")
+    console.print(Text(conclusions[exit_code(findings)], style="bold"))
+
+
+class Progress:
+    """Prints each step as it starts, and whom it waits for."""
+
+    def __init__(self, console: Console, verb: str) -> None:
+        self._console = console
+        self._verb = verb
+
+    def step(self, step: Step) -> None:
+        self._console.print(Text.assemble((f"{self._verb} ", "bold"), step.title))
+        self._console.print(Text(_indented(step.sql), style="dim"))
+
+    def waiting(self, blockers: tuple[Blocker, ...]) -> None:
+        self._console.print(Text(f"  waiting for {'; '.join(map(str, blockers))}", style="yellow"))
+
+
+def show_dry_run(console: Console, plan: Plan) -> None:
+    """SQL that can be pasted: titles and notes are comments."""
+    for step in plan.steps:
+        console.print(Text(f"-- {step.title}", style="dim"))
+        console.print(Text(step.sql))
+    for note in plan.notes:
+        console.print(Text(f"-- note: {note}", style="dim"))
+    if not plan.steps:
+        console.print(Text("-- nothing to do", style="dim"))
+
+
+def show_outcome(console: Console, plan: Plan, nothing: str) -> None:
+    for note in plan.notes:
+        console.print(Text.assemble(("note ", "yellow"), note))
+    console.print(Text("Done." if plan.steps else nothing, style="bold"))
+
+
+def plan_as_json(plan: Plan, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "steps": [{"title": step.title, "sql": step.sql} for step in plan.steps],
+        "notes": list(plan.notes),
+        "exit_code": 0,
+    }
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def show_report(console: Console, report: Report) -> None:
+    marks = {True: ("✓", "green"), False: ("✗", "bold red"), None: (" ", "")}
+    console.print(Text(report.name, style="bold"))
+    for figure in report.figures:
+        goal = f"goal {figure.limit} {figure.goal:,}" if figure.goal is not None else ""
+        value = f"{figure.value:>14,} {figure.unit}"
+        console.print(Text.assemble(marks[figure.met], f" {figure.name:<32}{value}  {goal}"))

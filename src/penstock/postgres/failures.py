@@ -1,0 +1,55 @@
+"""The server's refusals of ordinary statements, in our own errors. Names things, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors as pg
+
+from penstock.errors import (
+    ConnectionLost,
+    PrivilegeMissing,
+    SetupFailed,
+    SlotLimitReached,
+    SourceError,
+)
+
+SLOT_LIMIT_FIX = (
+    "Drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), "
+    "or raise max_replication_slots and restart the server"
+)
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Run statements; `doing` says what for: "read the catalog", "create the publication"."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: psycopg.Error, doing: str) -> SourceError:
+    message = error.diag.message_primary or str(error).strip()
+    problem = f"cannot {doing}: {message}"
+    match error:
+        case pg.InsufficientPrivilege():
+            return PrivilegeMissing(
+                problem, remedy="docs/roles.md has the SQL of a role that may do this"
+            )
+        case pg.ConfigurationLimitExceeded():
+            return SlotLimitReached(problem, remedy=SLOT_LIMIT_FIX)
+        case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate[:2] in _LOST:
+            return ConnectionLost(problem, remedy="Check that the server runs, and run this again")
+    detail = f" ({error.diag.message_hint})" if error.diag.message_hint else ""
+    return SetupFailed(
+        problem,
+        remedy=f"Correct what the server names{detail}, and run this again: it is idempotent",
+        sqlstate=error.sqlstate,
+    )
+
+
+# Connection exceptions, and operator intervention (shutdown, terminated, crash).
+_LOST = ("08", "57")

@@ -1,0 +1,184 @@
+"""What is published: `PublicationFacts` of our publication and of every other one that touches
+our tables, for the server checks an UPDATE against all of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import psycopg
+from psycopg.rows import dict_row
+
+from penstock.names import TableName
+from penstock.postgres.tables import TableFacts
+
+# The comment on a publication that set-up made; tear-down drops only one that carries it.
+MARK = "Made by Penstock"
+
+Operation = Literal["insert", "update", "delete", "truncate"]
+OPERATIONS: tuple[Operation, ...] = ("insert", "update", "delete", "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table named in a publication, with its filters (PostgreSQL 15 and newer)."""
+
+    name: TableName
+    row_filter: str | None = None
+    filter_columns: tuple[str, ...] = ()
+    # None: all columns.
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationFacts:
+    name: str
+    owner: str
+    owned: bool
+    all_tables: bool
+    schemas: tuple[str, ...]
+    tables: tuple[PublishedTable, ...]
+    operations: frozenset[Operation]
+    via_root: bool
+    # Stored generated columns are sent; the option exists from 18 on.
+    generated_columns: bool
+    comment: str | None
+
+    @property
+    def ours(self) -> bool:
+        return (self.comment or "").startswith(MARK)
+
+    def entry(self, table: TableFacts) -> PublishedTable | None:
+        """How the table is held: by its own name, an ancestor's, or as one of all."""
+        # With publish_via_partition_root the topmost published ancestor's filters count.
+        nearest_first = (table.name, *table.ancestors)
+        for name in reversed(nearest_first) if self.via_root else nearest_first:
+            for published in self.tables:
+                if published.name == name:
+                    return published
+        if self.all_tables or any(name.schema in self.schemas for name in nearest_first):
+            return PublishedTable(table.name)
+        return None
+
+
+def read_publications(
+    connection: psycopg.Connection, name: str, tables: Iterable[TableFacts]
+) -> dict[str, PublicationFacts]:
+    """The publication of that name, and all others that hold one of the tables."""
+    filtered = connection.info.server_version >= 150_000
+    names = _all_names(tables)
+    parameters = {
+        "name": name,
+        "schemas": [n.schema for n in names],
+        "names": [n.name for n in names],
+    }
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_TABLES if filtered else _TABLES_14, parameters).fetchall()
+        held = defaultdict(list)
+        for row in rows:
+            held[row["publication"]].append(
+                PublishedTable(
+                    TableName(row["schema"], row["table"]),
+                    row["row_filter"],
+                    # A column list has dependencies too, and nothing tells them apart.
+                    tuple(c for c in row["filter_columns"] if c in row["row_filter"]),
+                    None if row["columns"] is None else tuple(row["columns"]),
+                )
+            )
+        publications = cursor.execute(_PUBLICATIONS if filtered else _PUBLICATIONS_14).fetchall()
+    touched_schemas = {n.schema for n in names}
+    return {
+        row["name"]: PublicationFacts(
+            name=row["name"],
+            owner=row["owner"],
+            owned=row["owned"],
+            all_tables=row["all_tables"],
+            schemas=tuple(row["schemas"]),
+            tables=tuple(held[row["name"]]),
+            operations=frozenset(operation for operation in OPERATIONS if row[operation]),
+            via_root=row["via_root"],
+            generated_columns=row["generated_columns"] == "s",
+            comment=row["comment"],
+        )
+        for row in publications
+        if row["name"] == name
+        or row["all_tables"]
+        or row["name"] in held
+        or touched_schemas & set(row["schemas"])
+    }
+
+
+def _all_names(tables: Iterable[TableFacts]) -> list[TableName]:
+    names: dict[TableName, None] = {}
+    for table in tables:
+        for one in (table, *table.leaves):
+            names.update(dict.fromkeys((one.name, *one.ancestors)))
+    return list(names)
+
+
+# to_jsonb, for the column pubgencols exists from 18 on only.
+_PUBLICATIONS = """
+SELECT p.pubname AS name, pg_get_userbyid(p.pubowner) AS owner,
+       pg_has_role(p.pubowner, 'USAGE') AS owned, p.puballtables AS all_tables,
+       p.pubinsert AS insert, p.pubupdate AS update, p.pubdelete AS delete,
+       p.pubtruncate AS truncate, p.pubviaroot AS via_root,
+       to_jsonb(p) ->> 'pubgencols' AS generated_columns,
+       obj_description(p.oid, 'pg_publication') AS comment,
+       ARRAY(
+           SELECT n.nspname::text
+             FROM pg_publication_namespace AS s JOIN pg_namespace AS n ON n.oid = s.pnnspid
+            WHERE s.pnpubid = p.oid
+            ORDER BY 1
+       ) AS schemas
+  FROM pg_publication AS p
+"""
+_PUBLICATIONS_14 = """
+SELECT p.pubname AS name, pg_get_userbyid(p.pubowner) AS owner,
+       pg_has_role(p.pubowner, 'USAGE') AS owned, p.puballtables AS all_tables,
+       p.pubinsert AS insert, p.pubupdate AS update, p.pubdelete AS delete,
+       p.pubtruncate AS truncate, p.pubviaroot AS via_root, NULL AS generated_columns,
+       obj_description(p.oid, 'pg_publication') AS comment, ARRAY[]::text[] AS schemas
+  FROM pg_publication AS p
+"""
+
+# The columns of a row filter are in its dependencies: no need to read the expression.
+_TABLES = """
+SELECT p.pubname AS publication, n.nspname AS schema, c.relname AS table,
+       pg_get_expr(r.prqual, r.prrelid) AS row_filter,
+       ARRAY(
+           SELECT a.attname::text
+             FROM pg_depend AS d
+             JOIN pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+            WHERE r.prqual IS NOT NULL
+              AND d.classid = 'pg_publication_rel'::regclass AND d.objid = r.oid
+              AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.prrelid
+              AND d.refobjsubid > 0
+            ORDER BY a.attnum
+       ) AS filter_columns,
+       CASE WHEN r.prattrs IS NOT NULL THEN ARRAY(
+           SELECT a.attname::text FROM pg_attribute AS a
+            WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs::int2[])
+            ORDER BY a.attnum
+       ) END AS columns
+  FROM pg_publication AS p
+  JOIN pg_publication_rel AS r ON r.prpubid = p.oid
+  JOIN pg_class AS c ON c.oid = r.prrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE p.pubname = %(name)s
+    OR (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::name[], %(names)s::name[]))
+ ORDER BY 1, 2, 3
+"""
+_TABLES_14 = """
+SELECT p.pubname AS publication, n.nspname AS schema, c.relname AS table,
+       NULL AS row_filter, ARRAY[]::text[] AS filter_columns, NULL AS columns
+  FROM pg_publication AS p
+  JOIN pg_publication_rel AS r ON r.prpubid = p.oid
+  JOIN pg_class AS c ON c.oid = r.prrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE p.pubname = %(name)s
+    OR (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::name[], %(names)s::name[]))
+ ORDER BY 1, 2, 3
+"""

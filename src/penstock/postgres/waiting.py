@@ -1,0 +1,110 @@
+"""A statement that may have to wait for others: run it, say for whom it waits, give up in time.
+
+Nothing here decides how long is too long; the callers (slots, set-up) have their own deadlines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+_LOOK_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A session that we wait for. What the role may not see is None."""
+
+    # 0: a prepared transaction, which has no process.
+    pid: int
+    application: str | None = None
+    user: str | None = None
+    open_for_s: int | None = None
+
+    def __str__(self) -> str:
+        if self.pid == 0:
+            return "a prepared transaction (SELECT * FROM pg_prepared_xacts)"
+        about = [
+            self.application or None,
+            f"user {self.user}" if self.user else None,
+            f"transaction open for {self.open_for_s} s" if self.open_for_s is not None else None,
+        ]
+        known = ", ".join(part for part in about if part)
+        return f"process {self.pid}" + (f" ({known})" if known else "")
+
+
+OnWait = Callable[[tuple[Blocker, ...]], None]
+
+
+class GaveUp(Exception):
+    """The deadline passed and the statement was cancelled."""
+
+    def __init__(self, blockers: tuple[Blocker, ...]) -> None:
+        super().__init__(*map(str, blockers))
+        self.blockers = blockers
+
+
+def blockers_of(observer: psycopg.Connection, pid: int) -> tuple[Blocker, ...]:
+    with observer.cursor(row_factory=class_row(Blocker)) as cursor:
+        return tuple(cursor.execute(_BLOCKERS, [pid]).fetchall())
+
+
+_BLOCKERS = """
+SELECT b.pid, a.application_name AS application, a.usename AS user,
+       extract(epoch FROM clock_timestamp() - a.xact_start)::int AS open_for_s
+  FROM (SELECT DISTINCT unnest(pg_blocking_pids(%s)) AS pid) AS b
+  LEFT JOIN pg_stat_activity AS a USING (pid)
+ ORDER BY b.pid
+"""
+
+
+def run_watched(
+    connection: psycopg.Connection,
+    statements: Sequence[str],
+    *,
+    observer: psycopg.Connection,
+    deadline_s: float,
+    on_wait: OnWait,
+) -> Any:
+    """Run the statements in one transaction and return the last one's first row, if it has any.
+
+    `on_wait` is called each time the set of sessions we wait for changes. At the deadline, and if
+    the caller is interrupted, the statement is cancelled: it either happened as a whole or not at
+    all. Raises `GaveUp` at the deadline or at the server's own lock_timeout.
+    """
+    pid = connection.info.backend_pid
+    seen: tuple[Blocker, ...] = ()
+    give_up_at = time.monotonic() + deadline_s
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(_execute, connection, statements)
+        try:
+            while not _finished(future) and time.monotonic() < give_up_at:
+                if now := blockers_of(observer, pid):
+                    if {b.pid for b in now} != {b.pid for b in seen}:
+                        on_wait(now)
+                    seen = now
+        finally:
+            if not future.done():
+                connection.cancel_safe()
+        try:
+            return future.result()  # it may have finished just before the cancellation
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+            raise GaveUp(seen) from None
+
+
+def _finished(future: Future[Any]) -> bool:
+    wait([future], timeout=_LOOK_EVERY_S)
+    return future.done()
+
+
+def _execute(connection: psycopg.Connection, statements: Sequence[str]) -> Any:
+    with connection.transaction():
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+    return cursor.fetchone() if cursor.description else None

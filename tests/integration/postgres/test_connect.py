@@ -1,0 +1,160 @@
+"""Every way in which a connection can fail is its own error, and none repeats a password. M7.3"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from penstock.errors import (
+    AuthenticationFailed,
+    BadDsn,
+    DatabaseMissing,
+    PrivilegeMissing,
+    SlotLimitReached,
+    SourceError,
+    SourceUnavailable,
+)
+from penstock.postgres.connect import connect
+from penstock.postgres.embedded import EmbeddedPostgres, free_port
+
+SECRET = "hunter2"
+RULES = """
+host all rejected 127.0.0.1/32 reject
+host all locked 127.0.0.1/32 scram-sha-256
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedPostgres]:
+    """A server that asks one role for a password and rejects another."""
+    settings: dict[str, str | int] = {"max_wal_senders": 1}
+    with EmbeddedPostgres(18, settings=settings) as server:
+        rules = server.data_dir / "pg_hba.conf"
+        rules.write_text(RULES + rules.read_text())
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            for statement in (
+                f"CREATE ROLE locked LOGIN PASSWORD '{SECRET}'",
+                "CREATE ROLE rejected LOGIN REPLICATION",
+                "CREATE ROLE plain LOGIN",
+                "CREATE ROLE no_login",
+                "CREATE DATABASE closed",
+                "REVOKE CONNECT ON DATABASE closed FROM PUBLIC",
+                "SELECT pg_reload_conf()",
+            ):
+                connection.execute(statement.encode())
+        yield server
+
+
+def refused(dsn: str, **parameters: str) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        connect(dsn, **parameters)
+    error = caught.value
+    assert error.remedy
+    for text in (str(error), repr(error), repr(error.__dict__)):
+        assert SECRET not in text
+    assert error.__cause__ is None
+    assert error.__suppress_context__ or error.__context__ is None
+    return error
+
+
+def test_a_good_connection_is_autocommit_and_carries_our_name(guarded: EmbeddedPostgres) -> None:
+    with connect(guarded.dsn(user="locked", password=SECRET)) as connection:
+        row = connection.execute("SELECT current_setting('application_name')").fetchone()
+        assert row == ("penstock",)
+        assert connection.autocommit
+
+
+def test_options_are_added_to_those_of_the_dsn(guarded: EmbeddedPostgres) -> None:
+    dsn = guarded.dsn(options="-c work_mem=7MB")
+    with connect(dsn, options="-c lock_timeout=3s") as connection:
+        assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
+
+
+@pytest.mark.parametrize(
+    ("user", "parameters"),
+    [
+        ("locked", {"password": f"not {SECRET}"}),
+        ("locked", {}),
+        ("rejected", {"password": SECRET}),
+        ("nobody_such", {"password": SECRET}),
+        ("no_login", {}),
+    ],
+)
+def test_a_refused_user_or_password_is_authentication(
+    guarded: EmbeddedPostgres, user: str, parameters: dict[str, str]
+) -> None:
+    error = refused(guarded.dsn(user=user, **parameters))
+    assert type(error) is AuthenticationFailed
+
+
+def test_a_missing_database_is_named(guarded: EmbeddedPostgres) -> None:
+    error = refused(guarded.dsn("no_such_db"))
+    assert type(error) is DatabaseMissing
+    assert "no_such_db" in error.problem
+
+
+def test_a_database_that_the_role_may_not_enter_names_the_grant(guarded: EmbeddedPostgres) -> None:
+    error = refused(guarded.dsn("closed", user="plain"))
+    assert type(error) is PrivilegeMissing
+    assert "GRANT CONNECT" in error.remedy
+    assert "plain" in error.remedy
+
+
+def test_a_role_that_may_not_replicate_names_the_grant(guarded: EmbeddedPostgres) -> None:
+    error = refused(guarded.dsn(user="plain"), replication="database")
+    assert type(error) is PrivilegeMissing
+    assert error.remedy == "Let the role replicate: ALTER ROLE plain REPLICATION"
+
+
+def test_no_free_walsender_is_named(guarded: EmbeddedPostgres) -> None:
+    with connect(guarded.dsn(), replication="database"):
+        error = refused(guarded.dsn(), replication="database")
+    assert type(error) is SlotLimitReached
+    assert "max_wal_senders" in error.remedy
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    for dsn in (
+        f"host=127.0.0.1 port={free_port()} user=u password={SECRET} dbname=db",
+        f"postgresql://u:{SECRET}@no-such-host.invalid/db",
+        f"host=/no/such/folder user=u password={SECRET}",
+    ):
+        assert type(refused(dsn)) is SourceUnavailable
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql://u:{SECRET}@[::1/db",
+        f"postgresql://u:{SECRET}%zz@h/db",
+        f"postgresql://u:{SECRET}@h/db?nonsense={SECRET}",
+        f"postgresql://u:a@{SECRET}@h/db",
+        f"postgresql://u:a/{SECRET}@h/db",
+        f"postgresql://u:a:{SECRET}/x@h/db",
+        f"postgresql://u:p@h:{SECRET}/db",
+        f"host=h password='{SECRET}",
+        f"host=h {SECRET}",
+        f"host=h pasword={SECRET}",
+        f"host=h port={SECRET}",
+        f"host=127.0.0.1 sslmode={SECRET}",
+        f"service={SECRET}",
+        f"host=127.0.0.1 connect_timeout={SECRET}",
+        f"host=127.0.0.1 keepalives={SECRET}",
+        SECRET,
+    ],
+)
+def test_a_malformed_dsn_is_refused_without_repeating_any_of_it(dsn: str) -> None:
+    assert type(refused(dsn)) is BadDsn
+
+
+@pytest.mark.parametrize("password", ["p@ss", "sl/ash", "co:lon", "per%cent", "qu?estion", "ha#sh"])
+def test_an_escaped_password_arrives_as_it_is(guarded: EmbeddedPostgres, password: str) -> None:
+    with psycopg.connect(guarded.dsn(), autocommit=True) as connection:
+        connection.execute(f"ALTER ROLE locked PASSWORD '{password}'".encode())
+    escaped = quote(password, safe="")
+    with connect(f"postgresql://locked:{escaped}@127.0.0.1:{guarded.port}/postgres"):
+        pass

@@ -1,0 +1,114 @@
+"""What capture does about each error."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from penstock import errors
+from penstock.capture.policy import (
+    RETRY_BRIEFLY_S,
+    Backoff,
+    Patience,
+    Reaction,
+    reaction,
+)
+from penstock.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    ConnectionStale,
+    PenstockError,
+    PublicationMissing,
+    ServerShutdown,
+    SlotInUse,
+    SlotLimitReached,
+    SourceUnavailable,
+)
+
+LOST = ConnectionLost("lost", remedy="")
+IN_USE = SlotInUse("penstock", 42)
+
+MAY_PASS = {
+    ConnectionLost: Reaction.RETRY,
+    ConnectionStale: Reaction.RETRY,
+    ServerShutdown: Reaction.RETRY,
+    SourceUnavailable: Reaction.RETRY,
+    SlotInUse: Reaction.RETRY_BRIEFLY,
+    SlotLimitReached: Reaction.RETRY_BRIEFLY,
+}
+EVERY_ERROR = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, PenstockError)
+]
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR, ids=lambda kind: kind.__name__)
+def test_only_what_may_pass_by_itself_is_tried_again(kind: type[PenstockError]) -> None:
+    # Trying again would only hide all the others.
+    assert reaction(kind.__new__(kind)) is MAY_PASS.get(kind, Reaction.STOP)
+
+
+def test_pauses_double_up_to_a_limit_and_differ_between_clients() -> None:
+    for _ in range(20):
+        backoff = Backoff(first_s=0.1, most_s=1.0)
+        pauses = [backoff.pause_s() for _ in range(6)]
+        for pause, full in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0], strict=True):
+            assert full / 2 <= pause <= full
+    assert len({Backoff().pause_s() for _ in range(20)}) > 1
+
+
+def test_after_a_reset_the_pauses_start_over() -> None:
+    backoff = Backoff(first_s=0.1, most_s=10.0)
+    for _ in range(7):
+        backoff.pause_s()
+    backoff.reset()
+    assert backoff.pause_s() <= 0.1
+
+
+def test_a_lost_connection_is_opened_again_for_ever() -> None:
+    patience = Patience()
+    for hour in range(100):
+        assert patience.pause_s(LOST, hour * 3600.0) <= 10.0
+
+
+@pytest.mark.parametrize(
+    "error", [PublicationMissing("p"), AuthenticationFailed("no", remedy="")], ids=repr
+)
+def test_what_needs_a_person_is_raised_at_once(error: PenstockError) -> None:
+    with pytest.raises(type(error)) as caught:
+        Patience().pause_s(error, 0.0)
+    assert caught.value is error
+
+
+def test_a_slot_in_use_is_waited_for_briefly() -> None:
+    # Its holder may be our own past: a walsender that has not noticed that we are gone.
+    patience = Patience()
+    patience.pause_s(IN_USE, 100.0)
+    patience.pause_s(IN_USE, 100.0 + RETRY_BRIEFLY_S)
+    with pytest.raises(SlotInUse):
+        patience.pause_s(IN_USE, 101.0 + RETRY_BRIEFLY_S)
+
+
+def test_a_long_outage_before_it_does_not_count_against_a_slot_in_use() -> None:
+    patience = Patience()
+    patience.pause_s(LOST, 0.0)
+    patience.pause_s(SourceUnavailable("down", remedy=""), 3600.0)
+    patience.pause_s(IN_USE, 3601.0)
+    patience.pause_s(IN_USE, 3601.0 + RETRY_BRIEFLY_S)
+
+
+def test_progress_makes_the_next_failure_a_new_one() -> None:
+    patience = Patience(Backoff(first_s=0.1, most_s=10.0))
+    for _ in range(5):
+        patience.pause_s(IN_USE, 0.0)
+    patience.progressed()
+    assert patience.pause_s(IN_USE, 2 * RETRY_BRIEFLY_S) <= 0.1
+
+
+def test_a_failure_without_progress_is_not_a_new_one() -> None:
+    patience = Patience(Backoff(first_s=0.1, most_s=10.0))
+    for _ in range(5):
+        patience.pause_s(LOST, 0.0)
+    assert patience.pause_s(LOST, 0.0) >= 1.6
