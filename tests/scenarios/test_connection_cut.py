@@ -79,7 +79,9 @@ def test_capture_survives_cuts_under_load(database: Database, tmp_path: Path) ->
                 while proxy.cuts == before:
                     writers.await_commits(1)
         mirror.must_equal(database)
-        assert proxy.cuts >= 12
+        for e in running.said: print(e)
+        print(proxy.cuts)
+        assert proxy.cuts >= 1200
 
 
 def test_a_server_that_refuses_for_a_while_is_tried_again(

@@ -13,6 +13,7 @@ import os
 import re
 import select
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,8 @@ from penstock.postgres.envelope import StatusUpdate
 _RECONNECTS = "Penstock connects again by itself"
 _UNDEFINED_OBJECT = "42704"
 _OBJECT_IN_USE = "55006"
+# How long a command may take: none of ours has to wait for anything.
+_ANSWER_S = 30.0
 # How long a clean end may take: the server may be in the middle of a large commit.
 _GOODBYE_S = 2.0
 
@@ -68,6 +71,7 @@ class ReplicationConnection:
         self._pgconn = self._connection.pgconn
         self._publication = ""
         self._streaming = False
+        self._ended = False
         self._skipping: PublicationMissing | None = None
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -98,7 +102,13 @@ class ReplicationConnection:
         return max(1, min(4, self.server_version // 10_000 - 12))
 
     def identify(self) -> SystemIdentity:
-        result = self._command(b"IDENTIFY_SYSTEM")
+        result = self._ask("IDENTIFY_SYSTEM")
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            raise ConnectionLost(
+                f"the server refused IDENTIFY_SYSTEM: {_primary(result)}", remedy=_RECONNECTS
+            )
+        with _lost_if_broken():
+            self._next_result()  # that was all
         system_id, timeline, wal_end, database = (
             (result.get_value(0, column) or b"").decode() for column in range(4)
         )
@@ -112,10 +122,7 @@ class ReplicationConnection:
             f"proto_version '{self.protocol_version}', publication_names '\"{quoted}\"', "
             "streaming 'on', messages 'true'"
         )
-        command = f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})'
-        self._pgconn.send_query(command.encode())
-        self._flush()
-        result = self._next_result()
+        result = self._ask(f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})')
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise self._explain_start(result, slot)
         self._streaming = True
@@ -126,9 +133,9 @@ class ReplicationConnection:
         Empty after the time-out or a `wake`. Raises `ConnectionLost` when the stream has ended,
         and `PublicationMissing` when the server skips changes; nothing of that run is handed out.
         """
-        run = self._drain()
-        if not run:
-            try:
+        with _lost_if_broken():
+            run = self._drain()
+            if not run:
                 self._pgconn.flush()
                 # Before waiting: TLS may hold bytes that the socket no longer shows.
                 self._pgconn.consume_input()
@@ -136,24 +143,15 @@ class ReplicationConnection:
                 if not run and self._wait(timeout_s):
                     self._pgconn.consume_input()
                     run = self._drain()
-            except psycopg.OperationalError as error:
-                raise ConnectionLost(
-                    f"the connection to the server broke: {_one_line(str(error))}",
-                    remedy=_RECONNECTS,
-                ) from None
         if self._skipping is not None:
             raise self._skipping
         return run
 
     def send(self, update: StatusUpdate) -> None:
         """Queue an update; what the socket does not take now goes with the next `read`."""
-        try:
+        with _lost_if_broken():
             self._pgconn.put_copy_data(update.encode(time.time()))
             self._pgconn.flush()
-        except psycopg.OperationalError as error:
-            raise ConnectionLost(
-                f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
-            ) from None
 
     def wake(self) -> None:
         """Make `read` return at once. Safe in other threads and in signal handlers."""
@@ -189,12 +187,14 @@ class ReplicationConnection:
         """Everything that libpq has framed. No system calls."""
         run: list[memoryview] = []
         append, get = run.append, self._pgconn.get_copy_data
-        while True:
+        # libpq says once that the stream has ended: hand out what came before it first.
+        while not self._ended:
             size, data = get(1)
             if size <= 0:
+                self._ended = size < 0
                 break
             append(data)
-        if size < 0 and not run:
+        if self._ended and not run:
             raise self._explain_end()
         return run
 
@@ -210,23 +210,21 @@ class ReplicationConnection:
             select.select([], [self._pgconn.socket], [], 1.0)
 
     def _next_result(self) -> pq.abc.PGresult | None:
+        deadline = time.monotonic() + _ANSWER_S
         while self._pgconn.is_busy():
-            select.select([self._pgconn.socket], [], [])
+            left = deadline - time.monotonic()
+            if not select.select([self._pgconn.socket], [], [], max(0.0, left))[0]:
+                raise ConnectionLost(
+                    f"the server did not answer within {_ANSWER_S:g} s", remedy=_RECONNECTS
+                )
             self._pgconn.consume_input()
         return self._pgconn.get_result()
 
-    def _command(self, command: bytes) -> pq.abc.PGresult:
-        try:
-            result = self._pgconn.exec_(command)
-        except psycopg.OperationalError as error:
-            raise ConnectionLost(
-                f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
-            ) from None
-        if result.status != pq.ExecStatus.TUPLES_OK:
-            raise ConnectionLost(
-                f"the server refused {command.decode()}: {_primary(result)}", remedy=_RECONNECTS
-            )
-        return result
+    def _ask(self, command: str) -> pq.abc.PGresult | None:
+        with _lost_if_broken():
+            self._pgconn.send_query(command.encode())
+            self._flush()
+            return self._next_result()
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         # PostgreSQL 18 goes on without a publication and skips its changes in silence, but for
@@ -258,6 +256,16 @@ class ReplicationConnection:
             # PostgreSQL 14 to 17 stop here; the slot is known to exist, it is open.
             return PublicationMissing(self._publication, while_running=True)
         return ConnectionLost(f"the server ended replication: {text}", remedy=_RECONNECTS)
+
+
+@contextlib.contextmanager
+def _lost_if_broken() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise ConnectionLost(
+            f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
+        ) from None
 
 
 def _sqlstate(result: pq.abc.PGresult | None) -> str:
