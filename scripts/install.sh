@@ -59,7 +59,7 @@ command -v "$python" >/dev/null || fail "there is no $python" "Install Python 3.
 say "Installing Python packages into $venv (about a minute and a half on a first run)"
 if [ ! -x "$venv/bin/python" ]; then
   # Debian's Python comes without ensurepip unless python3-venv is installed: our own pip will do.
-  "$python" -m venv "$venv" 2>/dev/null || "$python" -m venv --clear --without-pip "$venv"
+  "$python" -m venv "$venv" >/dev/null 2>&1 || "$python" -m venv --clear --without-pip "$venv"
 fi
 if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   pip=("$venv/bin/python" -m pip)

@@ -6,9 +6,12 @@ own slots) that is dropped at the end. Tests that stop or crash a server ask for
 
 from __future__ import annotations
 
+import functools
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -55,10 +58,28 @@ def server18(_servers: Callable[[int], EmbeddedPostgres]) -> EmbeddedPostgres:
     return _servers(18)
 
 
+@pytest.fixture(scope="session")
+def _initialised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A data directory of each version that was never started: `initdb` takes a second."""
+
+    @functools.cache
+    def get(version: int) -> Path:
+        directory = tmp_path_factory.mktemp(f"pg{version}")
+        EmbeddedPostgres(version, data_dir=directory)._initialise()
+        return directory / "data"
+
+    return get
+
+
 @pytest.fixture(params=SUPPORTED_VERSIONS, ids=lambda version: f"pg{version}")
-def own_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
+def own_server(
+    request: pytest.FixtureRequest, _initialised: Callable[[int], Path]
+) -> Iterator[EmbeddedPostgres]:
     """A server that the test may stop, crash or reconfigure."""
-    with EmbeddedPostgres(request.param, settings=SETTINGS) as own:
+    own = EmbeddedPostgres(request.param, settings=SETTINGS)
+    if own._programs.owner is None:  # else another user must own it, as `initdb` sees to
+        shutil.copytree(_initialised(request.param), own.data_dir)
+    with own:
         yield own
 
 

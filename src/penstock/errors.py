@@ -333,8 +333,36 @@ class LogNotWritten(LogError):
         )
 
 
+class LogFull(LogNotWritten):
+    """There is no room for the log; it goes on by itself when there is."""
+
+
 class LogMissing(LogError):
     """There is no change log at that path."""
+
+
+class LogForeign(LogError):
+    """The directory holds something else than a change log of this kind."""
+
+
+class LogFormatUnknown(LogError):
+    """The log was written by a newer version."""
+
+
+class LogInUse(LogError):
+    """Another process writes to the log."""
+
+
+class LogFenced(LogError):
+    """Another writer has taken over since; this one must not write any more."""
+
+
+class LogRetired(LogError):
+    """The log no longer goes back so far: retention has removed that part."""
+
+
+class LogForeignPosition(LogError):
+    """A position of another log, or beyond this one's end."""
 
 
 # --- pipeline -----------------------------------------------------------------------------------

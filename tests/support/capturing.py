@@ -21,9 +21,7 @@ from support.workload import PUBLICATION, SLOT
 _SOURCE: dict[str, Any] = {"keepalive_interval_s": 0.1, "wal_sender_timeout_s": 20.0}
 
 
-def capture_config(
-    dsn: str, log: Path, *, stale_timeout_s: float = 600.0, **source: Any
-) -> Config:
+def capture_config(dsn: str, log: Path, *, stale_timeout_s: float = 600.0, **source: Any) -> Config:
     return Config.model_validate(
         {
             "source": {
@@ -73,7 +71,7 @@ class RunningCapture:
     def connected(self, times: int = 1, *, within_s: float = 15.0) -> None:
         """Wait until it has connected so often."""
         eventually(
-            lambda: self.capture.session is not None and self.connections >= times or self._ended(),
+            lambda: (self.capture.session and self.connections >= times) or self._ended(),
             f"{times} connections of capture",
             within_s=within_s,
         )

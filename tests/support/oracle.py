@@ -78,8 +78,8 @@ class Mirror:
         columns = [
             name
             for (name,) in database.rows(
-                "SELECT attname FROM pg_attribute"
-                " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass"
+                " AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
                 table,
             )
         ]
@@ -89,8 +89,7 @@ class Mirror:
             for row in database.rows(f"SELECT {texts} FROM {table}")
         ]
         assert len(rows) == len(truth), f"{len(rows)} rows in the log, {len(truth)} in the table"
-        _by_content = sorted(rows.values(), key=repr), sorted(truth, key=repr)
-        assert _by_content[0] == _by_content[1]
+        assert sorted(rows.values(), key=repr) == sorted(truth, key=repr)
 
     # --- replay ---------------------------------------------------------------------------------
 

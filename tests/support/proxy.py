@@ -113,10 +113,12 @@ class Proxy:
             while data := source.recv(_CHUNK):
                 self._flowing.wait()
                 allowed = self._allowed(len(data)) if from_server else len(data)
-                sink.sendall(data[:allowed])
                 if allowed < len(data):
+                    with contextlib.suppress(OSError):
+                        sink.sendall(data[:allowed])
                     self.cut()
                     break
+                sink.sendall(data)
         for end in (source, sink):
             _hang_up(end)
 

@@ -1,4 +1,4 @@
-"""A replication connection in the hands of a test: no log, no retries, nothing confirmed unasked."""
+"""A replication connection in the hands of a test: no log, no retries, nothing confirmed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock.errors import SlotInUse
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.envelope import PAYLOAD_POS, XLOG_DATA
@@ -56,21 +55,8 @@ def await_free(database: Database, slot: str = SLOT) -> None:
     """Until the server has noticed that the slot's last reader is gone."""
     eventually(
         lambda: (
-            database.value(
-                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot
-            )
+            database.value("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot)
             is False
         ),
         f"slot {slot} is free",
     )
-
-
-def patiently(attempt: Callable[[], None]) -> None:
-    """Again while the slot's last reader, cut off a moment ago, still holds it."""
-    deadline = time.monotonic() + 15
-    while True:
-        try:
-            return attempt()
-        except SlotInUse:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)

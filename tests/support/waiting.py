@@ -17,5 +17,5 @@ def eventually(check: Callable[[], T], what: str, *, within_s: float = 15.0) -> 
         if result:
             return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what} (the last result: {result!r})")
+            raise AssertionError(f"not within {within_s:g} s: {what} (last: {result!r})")
         time.sleep(0.01)

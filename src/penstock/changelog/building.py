@@ -1,0 +1,258 @@
+"""A frame while it is being filled: fragments and commits in, bytes out. Pure.
+
+Where a frame will stand is known only when it is written, for definitions of its tables may have to
+come first. So a `Piece`, one transaction's part of a frame, is an object that learns its place.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.capture.fragments import Commit, Fragment, touched
+from penstock.changelog.compression import compress
+from penstock.changelog.format import (
+    PACK_COMMIT,
+    PACK_FRAGMENT,
+    PACK_REFERENCE,
+    PACK_RELATION,
+    Compression,
+    FragmentFlag,
+    FrameHeader,
+    FrameKind,
+    Messages,
+    pack_messages,
+    pack_meta,
+    unpack_messages,
+)
+from penstock.lsn import Lsn
+from penstock.postgres.envelope import PAYLOAD_POS
+
+_ROW_KINDS = np.frombuffer(b"IUD", np.uint8)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a frame stands, once it is written."""
+
+    segment: int = 0
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one frame holds of one transaction."""
+
+    place: Place
+    index: int
+    xid: int
+    flags: FragmentFlag
+    first: int
+    messages: int = 0
+    changes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """A transaction as the log records its commit; `pieces` with the seq of their first change."""
+
+    xid: int
+    commit: Commit
+    pieces: tuple[tuple[Piece, int], ...]
+    aborted: tuple[int, ...]
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table's description from message `from_message` of the frame on."""
+
+    oid: int
+    from_message: int
+    content: bytes
+
+
+@dataclass(slots=True)
+class FrameBuilder:
+    """Collects until it is full or time is up."""
+
+    place: Place = field(default_factory=Place)
+    size: int = 0
+    _messages: list[memoryview] = field(default_factory=list)
+    _pieces: list[Piece] = field(default_factory=list)
+    _commits: list[CommitEntry] = field(default_factory=list)
+    _definitions: list[Definition] = field(default_factory=list)
+    _raw: bytes | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self._messages and not self._commits
+
+    @property
+    def last_commit_lsn(self) -> Lsn | None:
+        return self._commits[-1].commit.lsn if self._commits else None
+
+    def add(self, fragment: Fragment) -> Piece:
+        """Take a fragment; one that goes on where the last one ended becomes a part of it."""
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and last.xid == fragment.xid and not last.flags & FragmentFlag.HAS_END:
+            piece = last
+        else:
+            piece = Piece(
+                self.place,
+                len(self._pieces),
+                fragment.xid,
+                FragmentFlag.STREAMED if fragment.streamed else FragmentFlag(0),
+                len(self._messages),
+            )
+            self._pieces.append(piece)
+        if fragment.has_begin:
+            piece.flags |= FragmentFlag.HAS_BEGIN
+        if fragment.commit is not None:
+            piece.flags |= FragmentFlag.HAS_END
+        piece.messages += len(fragment.messages)
+        piece.changes += fragment.changes
+        self._messages += fragment.messages
+        self.size += sum(map(len, fragment.messages))
+        return piece
+
+    def commit(self, entry: CommitEntry) -> None:
+        self._commits.append(entry)
+
+    def define(self, oid: int, content: bytes) -> None:
+        """From the next message on, changes of this table are described so."""
+        self._definitions.append(Definition(oid, len(self._messages), content))
+
+    def payloads(self, piece: Piece) -> list[memoryview]:
+        """A piece of this very frame, before it is written."""
+        part = self._messages[piece.first : piece.first + piece.messages]
+        return [message[PAYLOAD_POS:] for message in part]
+
+    def definitions(self, in_force: dict[int, bytes]) -> list[Definition]:
+        """Those that the frame's changes use, oldest first; `in_force` held when it began."""
+        used = self._touched()
+        before = [Definition(oid, 0, in_force[oid]) for oid in sorted(used) if oid in in_force]
+        return before + [definition for definition in self._definitions if definition.oid in used]
+
+    def _touched(self) -> set[int]:
+        messages = self._packed()
+        data, starts = np.frombuffer(messages.buffer, np.uint8), messages.offsets[:-1]
+        # In streamed pieces an xid stands between the kind and the oid.
+        oid_at = starts + 1
+        for piece in self._pieces:
+            if piece.flags & FragmentFlag.STREAMED:
+                oid_at[piece.first : piece.first + piece.messages] += 4
+        rows = np.isin(data[starts], _ROW_KINDS)
+        found = set(np.unique(_big_endian(data, oid_at[rows])).tolist())
+        for index in np.flatnonzero(~rows).tolist():
+            streamed = oid_at[index] > starts[index] + 1
+            found.update(touched(messages[index], bool(streamed)))
+        return found
+
+    def _packed(self) -> Messages:
+        """The messages as they will stand in the frame; made once, when nothing more is added."""
+        if self._raw is None:
+            self._raw = pack_messages([message[PAYLOAD_POS:] for message in self._messages])
+        return unpack_messages(self._raw, len(self._messages))
+
+    def oldest_reference(self) -> int:
+        """The oldest segment that its commits refer to, once it is written; 0: none."""
+        segments = (piece.place.segment for entry in self._commits for piece, _ in entry.pieces)
+        return min(segments, default=0)
+
+    def build(
+        self,
+        places: list[tuple[Definition, int]],
+        *,
+        epoch: int,
+        complete_lsn: Lsn,
+        synced_pos: int,
+        compression: Compression,
+    ) -> bytes:
+        """The frame; `places` says where in the segment each definition stands."""
+        meta = self._meta(places)
+        self._packed()
+        raw = self._raw or b""
+        data = compress(raw, compression)
+        header = FrameHeader(
+            kind=FrameKind.CHANGES,
+            compression=compression,
+            epoch=epoch,
+            meta_size=len(meta),
+            data_size=len(data),
+            data_raw_size=len(raw),
+            meta_checksum=zlib.crc32(meta),
+            data_checksum=zlib.crc32(data),
+            complete_lsn=complete_lsn,
+            synced_pos=synced_pos,
+            messages=len(self._messages),
+            commits=len(self._commits),
+            changes=sum(piece.changes for piece in self._pieces),
+        )
+        return b"".join((header.pack(), meta, data))
+
+    def _meta(self, places: list[tuple[Definition, int]]) -> bytes:
+        fragments = b"".join(
+            PACK_FRAGMENT.pack(piece.xid, piece.flags, piece.first, piece.messages, piece.changes)
+            for piece in self._pieces
+        )
+        relations = b"".join(
+            PACK_RELATION.pack(definition.oid, definition.from_message, position)
+            for definition, position in places
+        )
+        commits, references, aborted = bytearray(), bytearray(), bytearray()
+        for entry in self._commits:
+            commits += PACK_COMMIT.pack(
+                entry.commit.lsn,
+                entry.commit.time_us,
+                entry.xid,
+                len(references) // PACK_REFERENCE.size,
+                len(entry.pieces),
+                len(aborted) // 4,
+                len(entry.aborted),
+                entry.changes,
+            )
+            for piece, first_seq in entry.pieces:
+                references += PACK_REFERENCE.pack(
+                    piece.place.segment, piece.place.position, piece.index, first_seq
+                )
+            aborted += np.array(entry.aborted, "<u4").tobytes()
+        return pack_meta((fragments, relations, bytes(commits), bytes(references), bytes(aborted)))
+
+
+def relation_frame(
+    content: bytes, messages: int, *, epoch: int, complete_lsn: Lsn, synced_pos: int
+) -> bytes:
+    """A definition, which must stand in the segment before the frames that use it."""
+    header = FrameHeader(
+        kind=FrameKind.RELATION,
+        compression=Compression.NONE,
+        epoch=epoch,
+        meta_size=0,
+        data_size=len(content),
+        data_raw_size=len(content),
+        meta_checksum=zlib.crc32(b""),
+        data_checksum=zlib.crc32(content),
+        complete_lsn=complete_lsn,
+        synced_pos=synced_pos,
+        messages=messages,
+        commits=0,
+        changes=0,
+    )
+    return header.pack() + content
+
+
+def change_xids(messages: Messages, first: int, count: int) -> npt.NDArray[np.uint32]:
+    """The xid of each change in a streamed piece; logical messages are not changes."""
+    starts = messages.offsets[first : first + count]
+    data = np.frombuffer(messages.buffer, np.uint8)
+    return _big_endian(data, starts[data[starts] != ord("M")] + 1)
+
+
+def _big_endian(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """The big-endian UInt32 at each of these positions."""
+    octets = data[at[:, None] + np.arange(4)]
+    return np.asarray(octets.view(">u4").ravel(), np.uint32)

@@ -1,0 +1,254 @@
+"""Reading a log: from any process, without locks, never past what the writer has made visible.
+
+Work depends on the range that is read, not on the length of the log: a position carries the place
+where it stands, and without one a binary search over the segments' headers finds it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.capture.fragments import touched
+from penstock.capture.transactions import Transaction
+from penstock.changelog.format import (
+    SEGMENT_HEADER_SIZE,
+    ChangesMeta,
+    FragmentFlag,
+    FrameKind,
+    Head,
+    Messages,
+)
+from penstock.changelog.identity import LogIdentity, read_identity
+from penstock.changelog.recovery import HEAD, read_head
+from penstock.changelog.segments import FrameAt, SegmentReader
+from penstock.changelog.storage import LocalStorage, Storage
+from penstock.changelog.waiting import HeadWatch
+from penstock.errors import LogCorrupt, LogForeignPosition, LogRetired
+from penstock.lsn import Lsn
+
+# A head that is being written is whole again within microseconds.
+_HEAD_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything up to `lsn` is behind it; the next commit is at or after this place."""
+
+    lsn: Lsn
+    segment: int
+    byte_pos: int
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRef:
+    """A part of a committed transaction: where its frame is, and the seq of its first change."""
+
+    segment: int
+    byte_pos: int
+    index: int
+    first_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRef:
+    """A committed transaction, without its changes."""
+
+    xid: int
+    lsn: Lsn
+    time_us: int
+    changes: int
+    fragments: tuple[FragmentRef, ...]
+    aborted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of changes, read whole."""
+
+    meta: ChangesMeta
+    messages: Messages
+
+
+class LogReader:
+    def __init__(self, storage: Storage | Path) -> None:
+        self._storage = LocalStorage(storage) if isinstance(storage, Path) else storage
+        self._where = str(getattr(self._storage, "root", "log"))
+        self.identity: LogIdentity = read_identity(self._storage, self._where)
+
+    # --- where the log begins and ends ------------------------------------------------------------
+
+    def head(self) -> Head:
+        for _ in range(_HEAD_ATTEMPTS):
+            head = read_head(self._storage)
+            if head is not None:
+                return head
+            time.sleep(0.001)
+        raise LogCorrupt(f"{self._where}/{HEAD}", 0, "it is missing or not whole")
+
+    def start(self) -> Position:
+        """Before the oldest commit that is still there."""
+        first = self.head().first_segment
+        header = self._segment(first).header()
+        return Position(header.base_lsn, first, SEGMENT_HEADER_SIZE)
+
+    def end(self) -> Position:
+        """Behind the newest commit that may be read."""
+        head = self.head()
+        return Position(head.complete_lsn, head.last_segment, head.position)
+
+    def wait(self, after: Lsn, timeout_s: float) -> bool:
+        """Until the log is complete beyond `after`; false if the time is up."""
+        with HeadWatch(self._storage, HEAD) as watch:
+            deadline = time.monotonic() + timeout_s
+            while self.head().complete_lsn <= after:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                watch.wait(left)
+        return True
+
+    def locate(self, lsn: Lsn) -> Position:
+        """The place of an LSN; refuses one before the oldest segment or beyond the end."""
+        head = self.head()
+        if lsn > head.complete_lsn:
+            raise LogForeignPosition(
+                f"position {lsn} is beyond the end of the change log at {head.complete_lsn}",
+                remedy="It is of another log, or this one was made anew: seed the target again",
+                lsn=lsn,
+            )
+        low, high = head.first_segment, head.last_segment
+        if lsn < self._segment(low).header().base_lsn:
+            raise LogRetired(
+                f"the change log in {self._where} no longer goes back to {lsn}",
+                remedy="Seed the target again; a registered consumer keeps what it has not applied",
+                lsn=lsn,
+            )
+        # The last segment that begins at or before it.
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._segment(middle).header().base_lsn <= lsn:
+                low = middle
+            else:
+                high = middle - 1
+        segment = self._segment(low)
+        byte_pos = SEGMENT_HEADER_SIZE
+        for frame in segment.walk(byte_pos, self._visible_end(low, head)):
+            if frame.header.complete_lsn > lsn:
+                break
+            byte_pos = frame.end
+        return Position(lsn, low, byte_pos)
+
+    # --- what is in between -----------------------------------------------------------------------
+
+    def frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
+        """The headers of all frames that may hold commits in (after, up_to]."""
+        head = self.head()
+        for number in range(after.segment, up_to.segment + 1):
+            start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
+            end = self._visible_end(number, head)
+            for frame in self._segment(number, end).walk(start, end):
+                yield frame
+                if frame.header.complete_lsn >= up_to.lsn:
+                    return
+
+    def commits(self, after: Position, up_to: Position) -> Iterator[CommitRef]:
+        """What commits in (after, up_to], in commit order, without the changes."""
+        reader: SegmentReader | None = None
+        for frame in self.frames(after, up_to):
+            if frame.header.kind is not FrameKind.CHANGES or not frame.header.commits:
+                continue
+            if reader is None or reader.number != frame.segment:
+                reader = self._segment(frame.segment)
+            meta = reader.meta(frame)
+            for commit in _commit_refs(meta):
+                if after.lsn < commit.lsn <= up_to.lsn:
+                    yield commit
+
+    def frame(self, segment: int, byte_pos: int) -> Frame:
+        reader = self._segment(segment)
+        frame = reader.frame_at(byte_pos)
+        return Frame(reader.meta(frame), reader.messages(frame))
+
+    def definition(self, segment: int, byte_pos: int) -> tuple[bytes, ...]:
+        """A Relation message and its Types."""
+        reader = self._segment(segment)
+        messages = reader.messages(reader.frame_at(byte_pos))
+        return tuple(messages[index] for index in range(len(messages)))
+
+    def transactions(self, after: Position, up_to: Position) -> Iterator[Transaction]:
+        """The same with their changes, one message at a time: the plain way, for few of them."""
+        for commit in self.commits(after, up_to):
+            payloads: list[bytes] = []
+            in_force: dict[int, bytes] = {}
+            for ref in commit.fragments:
+                for oids, payload, definitions in self._changes(ref, commit.aborted):
+                    for oid in oids:
+                        if in_force.get(oid) != definitions[oid]:
+                            in_force[oid] = definitions[oid]
+                            payloads.append(definitions[oid])
+                    payloads.append(payload)
+            yield Transaction(commit.xid, commit.lsn, commit.time_us, tuple(payloads))
+
+    def _changes(
+        self, ref: FragmentRef, aborted: tuple[int, ...]
+    ) -> Iterator[tuple[list[int], bytes, dict[int, bytes]]]:
+        """Surviving messages of a fragment, in the form without xid, with their definitions."""
+        frame = self.frame(ref.segment, ref.byte_pos)
+        fragment = frame.meta.fragments[ref.index]
+        streamed = bool(fragment["flags"] & FragmentFlag.STREAMED)
+        first = int(fragment["first"])
+        gone = frozenset(aborted)
+        for index in range(first, first + int(fragment["messages"])):
+            payload = frame.messages[index]
+            if streamed:
+                if int.from_bytes(payload[1:5], "big") in gone:
+                    continue
+                payload = payload[:1] + payload[5:]
+            oids = touched(payload, streamed=False)
+            definitions = {oid: self._in_force(frame.meta, ref.segment, oid, index) for oid in oids}
+            yield oids, payload, definitions
+
+    def _in_force(self, meta: ChangesMeta, segment: int, oid: int, message: int) -> bytes:
+        """The Relation message that describes a message of table `oid`."""
+        relations = meta.relations
+        places = relations["position"][
+            (relations["oid"] == oid) & (relations["from_message"] <= message)
+        ]
+        if not len(places):
+            raise LogCorrupt(self._where, 0, f"table {oid} is not described")
+        return self.definition(segment, int(places[-1]))[0]
+
+    def _segment(self, number: int, limit: int | None = None) -> SegmentReader:
+        return SegmentReader(self._storage, number, self._where, limit=limit)
+
+    def _visible_end(self, number: int, head: Head) -> int:
+        return head.position if number == head.last_segment else self._segment(number).size()
+
+
+def _commit_refs(meta: ChangesMeta) -> Iterator[CommitRef]:
+    for commit in meta.commits:
+        references = _slice(meta.references, commit["first_reference"], commit["references"])
+        aborted = _slice(meta.aborted, commit["first_aborted"], commit["aborted"])
+        yield CommitRef(
+            int(commit["xid"]),
+            Lsn(int(commit["lsn"])),
+            int(commit["time_us"]),
+            int(commit["changes"]),
+            tuple(
+                FragmentRef(
+                    *(int(ref[name]) for name in ("segment", "position", "fragment", "first_seq"))
+                )
+                for ref in references
+            ),
+            tuple(aborted.tolist()),
+        )
+
+
+def _slice(array: npt.NDArray[np.generic], first: int, count: int) -> npt.NDArray[np.generic]:
+    return array[int(first) : int(first) + int(count)]

@@ -1,0 +1,132 @@
+"""Where a log ends after whatever happened to it: the tail is found, damage is named. Only reads.
+
+Tail or damage? A frame that is not whole is the tail if nothing shows that it was ever synced. It
+is damage if it lies before the position in the head, or if a whole frame behind it says that the
+segment was synced beyond it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.changelog.format import (
+    FRAME_HEADER_SIZE,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_SIZE,
+    FormatError,
+    FrameHeader,
+    FrameKind,
+    Head,
+    SegmentHeader,
+)
+from penstock.changelog.segments import FrameAt, SegmentReader, segment_name, segment_numbers
+from penstock.changelog.storage import Storage
+from penstock.errors import LogCorrupt
+from penstock.lsn import Lsn
+
+HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of what is whole. Segments behind `last_segment` are unfinished and may go."""
+
+    first_segment: int
+    last_segment: int
+    position: int
+    complete_lsn: Lsn
+    refers_to: int
+    counter: int
+
+
+def read_head(storage: Storage) -> Head | None:
+    """The head, or None if it is not there or not whole."""
+    try:
+        return Head.unpack(storage.read(HEAD))
+    except (FileNotFoundError, FormatError):
+        return None
+
+
+def find_end(storage: Storage, where: str) -> End | None:
+    """The end of the log, or None if it has no segment yet."""
+    head = read_head(storage)
+    numbers = segment_numbers(storage)
+    if numbers and _unfinished(storage, numbers[-1], head):
+        numbers.pop()
+    if not numbers:
+        if head is not None:
+            raise LogCorrupt(f"{where}/{segment_name(head.last_segment)}", 0, "it is missing")
+        return None
+    first, last = numbers[0], numbers[-1]
+    for expected, number in enumerate(numbers, start=first):
+        if number != expected:
+            raise LogCorrupt(f"{where}/{segment_name(expected)}", 0, "it is missing")
+    if head is not None and head.last_segment > last:
+        raise LogCorrupt(f"{where}/{segment_name(head.last_segment)}", 0, "it is missing")
+    segment = SegmentReader(storage, last, where)
+    header = segment.header()
+    if head is not None and head.last_segment == last:
+        start = End(first, last, head.position, head.complete_lsn, head.refers_to, head.counter)
+        if segment.size() < head.position:
+            raise LogCorrupt(f"{where}/{segment_name(last)}", segment.size(), "it was cut off")
+    else:
+        counter = head.counter if head is not None else 0
+        start = End(first, last, SEGMENT_HEADER_SIZE, header.base_lsn, 0, counter)
+    return _follow(storage, segment, start, where)
+
+
+def _unfinished(storage: Storage, number: int, head: Head | None) -> bool:
+    """A segment that was being made when the writer died: not even its header is whole."""
+    if head is not None and number <= head.last_segment:
+        return False
+    try:
+        SegmentHeader.unpack(storage.read(segment_name(number), 0, SEGMENT_HEADER_SIZE))
+    except FormatError:
+        # A whole header was synced before the first frame: with frames behind it, it is damage.
+        return storage.size(segment_name(number)) <= SEGMENT_HEADER_SIZE
+    return False
+
+
+def _follow(storage: Storage, segment: SegmentReader, start: End, where: str) -> End:
+    """Go from frame to frame to the first that is not whole."""
+    position, complete, refers_to = start.position, start.complete_lsn, start.refers_to
+    size = segment.size()
+    while position < size:
+        try:
+            frame = segment.frame_at(position)
+            if frame.end > size:
+                break
+            segment.messages(frame)
+            if frame.header.kind is FrameKind.CHANGES:
+                refers_to = oldest_reference(segment, frame, refers_to)
+        except LogCorrupt:
+            break
+        complete = max(complete, frame.header.complete_lsn)
+        position = frame.end
+    if position < size and _synced_beyond(storage, segment.number, position):
+        name = f"{where}/{segment_name(segment.number)}"
+        raise LogCorrupt(name, position, "a frame is not what it was")
+    return End(start.first_segment, segment.number, position, complete, refers_to, start.counter)
+
+
+def oldest_reference(segment: SegmentReader, frame: FrameAt, known: int) -> int:
+    """The oldest segment that the frame's commits, or `known`, refer to; 0: none."""
+    references = segment.meta(frame).references
+    oldest = int(references["segment"].min()) if len(references) else 0
+    return min(filter(None, (oldest, known)), default=0)
+
+
+def _synced_beyond(storage: Storage, number: int, position: int) -> bool:
+    """Whether a whole header behind `position` shows that the segment was synced beyond it."""
+    rest = storage.read(segment_name(number), position)
+    at = rest.find(FRAME_MAGIC, 1)
+    while at >= 0:
+        try:
+            header = FrameHeader.unpack(rest[at : at + FRAME_HEADER_SIZE])
+        except FormatError:
+            pass
+        else:
+            if header.synced_pos > position:
+                return True
+        at = rest.find(FRAME_MAGIC, at + 1)
+    return False

@@ -1,0 +1,162 @@
+"""Where the log's files are: the only module of the log that touches a file system.
+
+The log needs little: append to a file and sync it, replace a small file whole, overwrite the head
+in place, read ranges, list, remove. Local files do this here; tests put one in between that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+
+class Appender(Protocol):
+    """A file that grows at its end."""
+
+    size: int
+
+    def write(self, data: bytes) -> None:
+        """Append all of it; it may be lost until `sync`."""
+
+    def sync(self) -> None:
+        """On return everything written is on disk. A failed sync is never tried again."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """Names are relative paths with `/`."""
+
+    def append_to(self, name: str) -> Appender:
+        """Open for appending; the file is made, durably, if it does not exist."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """All of the new content or all of the old, whatever happens; durable on return."""
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Write in place, in one call, without a sync."""
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """What is there of that range; `FileNotFoundError` if the file is not."""
+
+    def size(self, name: str) -> int: ...
+
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder, sorted; none if there is no such folder."""
+
+    def remove(self, name: str) -> None: ...
+
+    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
+        """Hold an exclusive lock; says whether it was to be had. Ends with the process."""
+
+
+class LocalAppender:
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.write(self._descriptor, view)
+            self.size += written
+            view = view[written:]
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self.size = size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class LocalStorage:
+    """A directory. Its files can be read by their owner only: they hold rows."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def append_to(self, name: str) -> Appender:
+        path = self.root / name
+        new = not path.exists()
+        self._make_folder(path.parent)
+        appender = LocalAppender(path)
+        if new:
+            appender.sync()
+            _sync_folder(path.parent)
+        return appender
+
+    def replace(self, name: str, data: bytes) -> None:
+        path = self.root / name
+        self._make_folder(path.parent)
+        new = path.with_name(f".{path.name}.new")
+        new.unlink(missing_ok=True)
+        appender = LocalAppender(new)
+        try:
+            appender.write(data)
+            appender.sync()
+        finally:
+            appender.close()
+        new.replace(path)
+        _sync_folder(path.parent)
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        descriptor = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, data, 0)
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        with (self.root / name).open("rb", buffering=0) as file:
+            left = os.fstat(file.fileno()).st_size - at
+            return os.pread(file.fileno(), max(0, left if size is None else min(size, left)), at)
+
+    def size(self, name: str) -> int:
+        return (self.root / name).stat().st_size
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            names = [entry.name for entry in (self.root / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if not name.startswith("."))
+
+    def remove(self, name: str) -> None:
+        (self.root / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[bool]:
+        self._make_folder(self.root)
+        descriptor = os.open(self.root / name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+    def _make_folder(self, folder: Path) -> None:
+        if not folder.exists():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

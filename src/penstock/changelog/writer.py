@@ -1,0 +1,386 @@
+"""The one writer of a log: append fragments as they come, commit as a separate step, flush.
+
+    append / abort / describe   nothing is visible, nothing is durable
+    commit                      the transaction is whole; still not visible
+    flush                       all of it is on disk, and then visible
+
+Invariants: the head is written only after the sync of what it points to; a commit at or below
+`complete_lsn` never comes (the fragmenter drops it); after any failed write or sync the segment is
+cut off at the last good one and the writer is of no more use: open a new one, and ask the server
+again from its `complete_lsn`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from penstock.capture.fragments import Abort, Commit, Description, Fragment
+from penstock.changelog.building import (
+    CommitEntry,
+    Definition,
+    FrameBuilder,
+    Piece,
+    change_xids,
+    relation_frame,
+)
+from penstock.changelog.definitions import Definitions
+from penstock.changelog.format import (
+    SEGMENT_HEADER_SIZE,
+    Compression,
+    Head,
+    SegmentHeader,
+    pack_messages,
+    unpack_messages,
+)
+from penstock.changelog.identity import LogIdentity, read_identity, write_identity
+from penstock.changelog.recovery import HEAD, End, find_end
+from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
+from penstock.changelog.storage import Appender, LocalStorage, Storage
+from penstock.errors import LogFenced, LogFull, LogInUse, LogMissing, LogNotWritten
+from penstock.lsn import Lsn
+
+_LOCK = "writer.lock"
+_EPOCH = "epoch"
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class ChangeLog(Protocol):
+    """What capture needs of a log that hides uncommitted data."""
+
+    complete_lsn: Lsn
+
+    def append(self, fragment: Fragment) -> None:
+        """Take a part of a transaction, before its commit is known. It stays invisible."""
+
+    def describe(self, description: Description) -> None:
+        """From here on, changes of this table look like this."""
+
+    def abort(self, abort: Abort) -> None:
+        """A transaction, or a subtransaction of it, will never commit."""
+
+    def commit(self, xid: int, commit: Commit) -> None:
+        """The transaction is whole: it becomes visible, all at once, with the next `flush`."""
+
+    def flush(self, complete_up_to: Lsn) -> None:
+        """On return everything appended is on disk, and what was committed is visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    # Large enough that opening files costs nothing, small enough that retention is fine-grained.
+    segment_bytes: int = 64 * 2**20
+    segment_age_s: float = 3600.0
+    # What a reader holds in memory at once; and it bounds ours.
+    frame_bytes: int = 2**20
+    compression: Compression = Compression.NONE
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction whose commit has not come: where its pieces are, and what was rolled back."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    aborted: set[int] = field(default_factory=set)
+
+
+class LogWriter:
+    """Appends to the log in one directory. It holds the lock until it is closed."""
+
+    def __init__(
+        self,
+        storage: Storage | Path,
+        identity: LogIdentity | None = None,
+        settings: LogSettings | None = None,
+    ) -> None:
+        """Open the log, or begin one with `identity` where there is none."""
+        self._storage = LocalStorage(storage) if isinstance(storage, Path) else storage
+        self._where = str(getattr(self._storage, "root", "log"))
+        self._settings = settings or LogSettings()
+        self._builder = FrameBuilder()
+        self._open: dict[int, _Open] = {}
+        self._definitions = Definitions()
+        # Definitions in force when the current frame began, and where this segment has them.
+        self._in_force: dict[int, bytes] = {}
+        self._defined_at: dict[bytes, int] = {}
+        self._file: Appender | None = None
+        with contextlib.ExitStack() as on_failure, self._failures():
+            if not on_failure.enter_context(self._storage.lock(_LOCK)):
+                raise LogInUse(
+                    f"another process writes to the change log in {self._where}",
+                    remedy="Stop it first; one log has one writer",
+                    path=self._where,
+                )
+            self.identity = self._identify(identity)
+            self._epoch = self._take_epoch()
+            self._start(find_end(self._storage, self._where))
+            self._lock = on_failure.pop_all()
+
+    @property
+    def open_transactions(self) -> int:
+        return len(self._open)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Appended since the last flush."""
+        return self._unsynced_bytes + self._builder.size
+
+    def append(self, fragment: Fragment) -> None:
+        transaction = self._open.get(fragment.xid)
+        if transaction is None:
+            transaction = self._open[fragment.xid] = _Open()
+        piece = self._builder.add(fragment)
+        if not transaction.pieces or transaction.pieces[-1] is not piece:
+            transaction.pieces.append(piece)
+        if self._builder.size >= self._settings.frame_bytes:
+            with self._failures():
+                self._write_frame(self._written_lsn)
+
+    def describe(self, description: Description) -> None:
+        for oid, content in self._definitions.take(description.payload):
+            self._builder.define(oid, content)
+
+    def abort(self, abort: Abort) -> None:
+        if abort.xid == abort.subxid:
+            self._open.pop(abort.xid, None)
+        elif abort.xid in self._open:
+            self._open[abort.xid].aborted.add(abort.subxid)
+
+    def commit(self, xid: int, commit: Commit) -> None:
+        if commit.lsn <= self.complete_lsn:
+            raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
+        transaction = self._open.pop(xid, None) or _Open()
+        pieces, seq = [], 0
+        for piece in transaction.pieces:
+            surviving = self._surviving(piece, transaction.aborted)
+            if surviving:
+                pieces.append((piece, seq))
+                seq += surviving
+        if pieces:  # a transaction without changes only moves `complete_lsn`
+            aborted = tuple(sorted(transaction.aborted))
+            self._builder.commit(CommitEntry(xid, commit, tuple(pieces), aborted, seq))
+
+    def flush(self, complete_up_to: Lsn) -> None:
+        if complete_up_to <= self.complete_lsn and not self.pending_bytes and self._builder.empty:
+            return
+        with self._failures():
+            self._check_epoch()
+            if complete_up_to > self._written_lsn or not self._builder.empty:
+                self._write_frame(max(complete_up_to, self._written_lsn))
+            self._sync()
+            self._publish()
+            if self._is_full():
+                self._roll()
+
+    def close(self) -> None:
+        """Let go of the log; what was not flushed is forgotten."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._lock.close()
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def _identify(self, identity: LogIdentity | None) -> LogIdentity:
+        try:
+            return read_identity(self._storage, self._where)
+        except LogMissing:
+            if identity is None:
+                raise
+            write_identity(self._storage, identity)
+            return identity
+
+    def _take_epoch(self) -> int:
+        """Be the newest writer: an older one that still runs will see it and stop."""
+        try:
+            before = int(self._storage.read(_EPOCH) or b"0")
+        except FileNotFoundError:
+            before = 0
+        self._storage.replace(_EPOCH, b"%d" % (before + 1))
+        return before + 1
+
+    def _check_epoch(self) -> None:
+        newest = int(self._storage.read(_EPOCH))
+        if newest != self._epoch:
+            raise LogFenced(
+                f"writer {newest} has taken over the change log in {self._where}",
+                remedy="Only one capture may run for a log: stop one of them",
+                epoch=newest,
+            )
+
+    def _start(self, end: End | None) -> None:
+        if end is None:
+            self._first_segment, self._counter = 1, 0
+            self.complete_lsn = self._written_lsn = self.identity.start_lsn
+            self._open_segment(1, refers_to=0)
+        else:
+            self._first_segment, self._counter = end.first_segment, end.counter
+            self.complete_lsn = self._written_lsn = end.complete_lsn
+            self._segment, self._refers_to = end.last_segment, end.refers_to
+            for number in segment_numbers(self._storage):
+                if number > end.last_segment:
+                    self._storage.remove(segment_name(number))
+            reader = SegmentReader(self._storage, self._segment, self._where)
+            self._created_us = reader.header().created_us
+            self._synced_pos = end.position
+            self._file = self._storage.append_to(segment_name(self._segment))
+            self._file.truncate(end.position)
+            # A writer that was killed before its sync left what only seems to be on disk.
+            self._sync()
+        self._publish()
+
+    def _open_segment(self, number: int, refers_to: int) -> None:
+        """Make a segment; its header is on disk before the first frame follows."""
+        self._created_us = time.time_ns() // 1000
+        header = SegmentHeader(
+            self.identity.log_id.bytes, number, self._written_lsn, self._created_us, refers_to
+        )
+        self._storage.remove(segment_name(number))
+        self._synced_pos = 0
+        self._file = self._storage.append_to(segment_name(number))
+        self._file.write(header.pack())
+        self._segment = number
+        self._refers_to = 0
+        self._defined_at = {}
+        self._sync()
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _appender(self) -> Appender:
+        if self._file is None:
+            raise LogNotWritten(self._where, "this writer was closed or has failed")
+        return self._file
+
+    def _write_frame(self, complete_lsn: Lsn) -> None:
+        """Write what has been collected, after the definitions it needs."""
+        builder, self._builder = self._builder, FrameBuilder()
+        file = self._appender()
+        complete_lsn = max(complete_lsn, builder.last_commit_lsn or complete_lsn)
+        places = []
+        if not builder.empty:
+            places = [
+                (definition, self._define(definition))
+                for definition in builder.definitions(self._in_force)
+            ]
+        builder.place.segment = self._segment
+        builder.place.position = file.size
+        frame = builder.build(
+            places,
+            epoch=self._epoch,
+            complete_lsn=complete_lsn,
+            synced_pos=self._synced_pos,
+            compression=self._settings.compression,
+        )
+        file.write(frame)
+        self._in_force = self._definitions.in_force()
+        self._written_lsn = complete_lsn
+        self._refers_to = min(
+            filter(None, (builder.oldest_reference(), self._refers_to)), default=0
+        )
+
+    def _define(self, definition: Definition) -> int:
+        """Where in this segment the definition stands; it is written if it does not yet."""
+        content = definition.content
+        if content not in self._defined_at:
+            file = self._appender()
+            self._defined_at[content] = file.size
+            file.write(
+                relation_frame(
+                    content,
+                    self._definitions.messages_in(content),
+                    epoch=self._epoch,
+                    complete_lsn=self._written_lsn,
+                    synced_pos=self._synced_pos,
+                )
+            )
+        return self._defined_at[content]
+
+    def _sync(self) -> None:
+        file = self._appender()
+        file.sync()
+        self._synced_pos = file.size
+
+    @property
+    def _unsynced_bytes(self) -> int:
+        return self._file.size - self._synced_pos if self._file is not None else 0
+
+    def _publish(self) -> None:
+        """Let readers see what has been synced."""
+        self.complete_lsn = self._written_lsn
+        self._counter += 1
+        head = Head(
+            epoch=self._epoch,
+            first_segment=self._first_segment,
+            last_segment=self._segment,
+            position=self._synced_pos,
+            complete_lsn=self.complete_lsn,
+            open_segment=self._oldest_open(),
+            refers_to=self._refers_to,
+            counter=self._counter,
+        )
+        self._storage.overwrite(HEAD, head.pack())
+
+    def _oldest_open(self) -> int:
+        segments = (
+            transaction.pieces[0].place.segment or self._segment
+            for transaction in self._open.values()
+            if transaction.pieces
+        )
+        return min(segments, default=0)
+
+    def _is_full(self) -> bool:
+        if self._synced_pos == SEGMENT_HEADER_SIZE:
+            return False
+        age_s = time.time() - self._created_us / 1e6
+        return (
+            self._synced_pos >= self._settings.segment_bytes
+            or age_s >= self._settings.segment_age_s
+        )
+
+    def _roll(self) -> None:
+        """The segment is full and synced: go on in the next one."""
+        self._appender().close()
+        self._open_segment(self._segment + 1, refers_to=self._refers_to)
+        self._publish()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Whatever the disk refuses ends this writer, with the segment cut off at the last sync."""
+        try:
+            yield
+        except OSError as error:
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(self._synced_pos)
+                self._file.close()
+                self._file = None
+            kind = LogFull if error.errno in _NO_ROOM else LogNotWritten
+            raise kind(self._where, error.strerror or str(error)) from error
+
+    # --- aborted subtransactions ------------------------------------------------------------------
+
+    def _surviving(self, piece: Piece, aborted: set[int]) -> int:
+        """How many changes of a piece no rolled-back subtransaction made.
+
+        Kept out of memory while the transaction is open, however many savepoints it has: the piece
+        is read again, once, if anything was rolled back at all.
+        """
+        if not aborted:
+            return piece.changes
+        if piece.place is self._builder.place:
+            payloads = self._builder.payloads(piece)
+            messages = unpack_messages(pack_messages(list(payloads)), len(payloads))
+            xids = change_xids(messages, 0, piece.messages)
+        else:
+            reader = SegmentReader(self._storage, piece.place.segment, self._where)
+            messages = reader.messages(reader.frame_at(piece.place.position))
+            xids = change_xids(messages, piece.first, piece.messages)
+        gone = np.fromiter(aborted, np.uint32, len(aborted))
+        return int(np.count_nonzero(~np.isin(xids, gone)))

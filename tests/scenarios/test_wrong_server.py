@@ -1,0 +1,79 @@
+"""The server, its WAL or its slot is not the one that the log was written from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.changelog.log import LogHeader, LogWriter
+from penstock.errors import ServerRewound, SlotAheadOfLog, WrongServer
+from penstock.postgres.embedded import EmbeddedPostgres
+from support.capturing import capture_config, capturing
+from support.database import Database
+from support.oracle import Mirror
+from support.workload import SLOT, insert_items, prepare
+
+
+def test_a_server_restored_from_an_older_image_is_refused(
+    own_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    # M1.8, M7.3: it has the same system id, and would skip what it writes up to our position.
+    image, mirror = tmp_path / "image", Mirror(tmp_path / "log")
+    with Database(own_server, "app") as database:
+        prepare(database)
+        config = capture_config(database.dsn(), tmp_path / "log")
+        own_server.stop()
+        shutil.copytree(own_server.data_dir, image)
+        own_server.start()
+        with capturing(config), database.connect() as connection:
+            insert_items(connection, 1000)
+            mirror.must_equal(database)
+        own_server.stop()
+        shutil.rmtree(own_server.data_dir)
+        shutil.move(image, own_server.data_dir)
+        own_server.start()
+        before = database.confirmed(SLOT)
+        with capturing(config) as running:
+            error = running.failure()
+        assert isinstance(error, ServerRewound)
+        assert str(mirror.complete_lsn) in str(error)
+        assert database.confirmed(SLOT) == before
+    assert Mirror(tmp_path / "log").read().commits == mirror.commits
+
+
+def test_another_server_is_refused(database: Database, tmp_path: Path) -> None:
+    # M7.3
+    prepare(database)
+    LogWriter(tmp_path, LogHeader(database.confirmed(SLOT), 1, "1234567890")).close()
+    before = database.confirmed(SLOT)
+    with capturing(capture_config(database.dsn(), tmp_path)) as running:
+        error = running.failure()
+    assert isinstance(error, WrongServer)
+    assert "1234567890" in str(error)
+    assert database.confirmed(SLOT) == before
+
+
+@pytest.mark.parametrize("how", ["advanced by hand", "created again"])
+def test_a_slot_that_is_past_the_log_is_refused(
+    database: Database, tmp_path: Path, how: str
+) -> None:
+    # M1.8
+    prepare(database)
+    config = capture_config(database.dsn(), tmp_path)
+    mirror = Mirror(tmp_path)
+    with capturing(config):
+        mirror.must_equal(database)
+    with database.connect() as connection:
+        insert_items(connection, 10)  # that nobody captures
+    if how == "advanced by hand":
+        database.rows("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", SLOT)
+    else:
+        database.rows("SELECT pg_drop_replication_slot(%s)", SLOT)
+        database.create_slot(SLOT)
+    with capturing(config) as running:
+        error = running.failure()
+    assert isinstance(error, SlotAheadOfLog)
+    assert str(database.confirmed(SLOT)) in str(error)
+    assert "seed the targets again" in str(error)

@@ -1,0 +1,223 @@
+"""The log against a model: whatever is sent, and whatever happens, what committed is there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.capture.fragments import Fragmenter
+from penstock.changelog.format import Compression
+from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.errors import LogFenced, LogFull, LogInUse, LogNotWritten
+from penstock.lsn import Lsn
+from penstock.testing import MemoryStorage, RecordingLog
+from support import wire
+from support.logs import IDENTITY, SMALL, apply, read, write
+from support.stories import tell
+
+SEEDS = st.integers(0, 2**32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from(Compression))
+def test_what_committed_is_read_back_whole_once_and_in_order(
+    seed: int, compression: Compression
+) -> None:  # M3.2, M3.3, M3.5
+    chance = random.Random(seed)
+    story = tell(chance)
+    storage = MemoryStorage()
+    write(storage, story.runs(chance), chance, LogSettings(3_000, 3600, 400, compression))
+    assert read(storage) == story.truth()
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_any_range_of_positions_gives_its_own_commits(seed: int) -> None:
+    chance = random.Random(seed)
+    story = tell(chance)
+    storage = MemoryStorage()
+    write(storage, story.runs(chance), chance)
+    reader = LogReader(storage)
+    positions = sorted(
+        {reader.start().lsn, reader.end().lsn, *(t.commit_lsn for t in story.truth())}
+    )
+    first, last = sorted(chance.choices(positions, k=2))
+    found = list(reader.transactions(reader.locate(first), reader.locate(last)))
+    assert found == [t for t in story.truth() if first < t.commit_lsn <= last]
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_the_ordinal_of_a_change_counts_what_survives(seed: int) -> None:
+    chance = random.Random(seed)
+    story = tell(chance)
+    storage = MemoryStorage()
+    write(storage, story.runs(chance), chance)
+    reader = LogReader(storage)
+    changes = {t.commit_lsn: sum(p[0] in b"IUDT" for p in t.payloads) for t in story.truth()}
+    for commit in reader.commits(reader.start(), reader.end()):
+        assert commit.changes == changes[commit.lsn]
+        seq = 0
+        for ref in commit.fragments:
+            assert ref.first_seq == seq
+            seq += sum(1 for _ in reader._changes(ref, commit.aborted))
+        assert seq == commit.changes
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.integers(1, 6))
+def test_a_crash_at_any_moment_loses_nothing_and_doubles_nothing(
+    seed: int, crashes: int
+) -> None:  # M3.4, M1.8
+    chance = random.Random(seed)
+    story = tell(chance)
+    storage = MemoryStorage()
+    for _ in range(crashes):
+        stop_after = chance.randrange(1, 60)
+        storage.fault = _dies_after(stop_after)
+        with contextlib.suppress(PowerCut):
+            write(storage, story.runs(chance), chance)
+        before = _visible(storage)
+        storage = storage.crash(chance)
+        # What a reader has seen is never taken back.
+        LogWriter(storage, IDENTITY, SMALL).close()
+        after = read(storage)
+        assert after[: len(before)] == before
+        assert after == story.truth()[: len(after)]
+    write(storage, story.runs(chance), chance)
+    assert read(storage) == story.truth()
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from([errno.ENOSPC, errno.EIO]), st.sampled_from(["write", "sync"]))
+def test_after_a_failed_write_or_sync_nothing_since_the_last_good_one_is_trusted(
+    seed: int, code: int, operation: str
+) -> None:
+    chance = random.Random(seed)
+    story = tell(chance)
+    storage = MemoryStorage()
+    storage.fault = _fails_at(chance.randrange(1, 30), operation, code)
+    expected = LogFull if code == errno.ENOSPC else LogNotWritten
+    with contextlib.suppress(expected):
+        write(storage, story.runs(chance), chance)
+    visible = _visible(storage)
+    storage.fault = lambda _operation, _name: None
+    LogWriter(storage, IDENTITY, SMALL).close()
+    assert read(storage) == visible == story.truth()[: len(visible)]
+    write(storage, story.runs(chance), chance)
+    assert read(storage) == story.truth()
+
+
+def test_nothing_is_visible_before_the_flush() -> None:  # M3.2, M3.3
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, SMALL)
+    apply(writer, Fragmenter(writer.complete_lsn), _views(wire.transaction(0x2000, 1, 2, 3)))
+    assert read(storage) == []
+    writer.flush(Lsn(0x2000))
+    assert [t.commit_lsn for t in read(storage)] == [0x2000]
+    writer.close()
+
+
+def test_each_fragment_is_appended_before_the_commit_and_nothing_shows_in_between() -> None:
+    # M3.2, M3.3
+    log = RecordingLog()
+    fragmenter = Fragmenter(Lsn(0))
+    chunks = [
+        [wire.stream_start(9), wire.relation(), wire.insert(1, xid=9), wire.stream_stop()],
+        [wire.stream_start(9, first=False), wire.insert(2, xid=9), wire.stream_stop()],
+        [wire.stream_commit(9, 0x2000)],
+    ]
+    for chunk in chunks:
+        apply(log, fragmenter, _views(chunk))
+        assert log.visible == []
+    assert [name for name, _ in log.calls] == ["describe", "append", "append", "commit"]
+    log.flush(Lsn(0x2000))
+    assert log.visible == [(9, Lsn(0x2000))]
+
+
+def test_complete_moves_without_commits_and_never_back() -> None:  # M3.8
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, SMALL)
+    writer.flush(Lsn(0x5000))
+    writer.flush(Lsn(0x4000))
+    assert LogReader(storage).end().lsn == 0x5000
+    writer.close()
+    reopened = LogWriter(storage, IDENTITY, SMALL)
+    assert reopened.complete_lsn == 0x5000
+    reopened.close()
+
+
+def test_a_second_writer_is_refused_and_a_stale_one_is_fenced() -> None:
+    storage = MemoryStorage()
+    stale = LogWriter(storage, IDENTITY, SMALL)
+    with pytest.raises(LogInUse):
+        LogWriter(storage, IDENTITY, SMALL)
+    storage._locked.clear()  # its lock was lost, as on a network file system
+    newer = LogWriter(storage, IDENTITY, SMALL)
+    newer.flush(Lsn(0x3000))
+    with pytest.raises(LogFenced):
+        stale.flush(Lsn(0x2000))
+    newer.flush(Lsn(0x4000))
+    assert LogReader(storage).end().lsn == 0x4000
+    newer.close()
+
+
+def test_finding_a_position_costs_the_same_in_a_short_and_in_a_very_long_log() -> None:
+    costs = []
+    for segments in (10, 10_000):
+        storage = MemoryStorage()
+        writer = LogWriter(storage, IDENTITY, LogSettings(segment_bytes=65))
+        for number in range(segments):
+            writer.flush(Lsn(0x2000 + 16 * number))
+        writer.close()
+        reader = LogReader(storage)
+        middle = Lsn(0x2000 + 8 * segments)
+        storage.reads = 0
+        assert isinstance(reader.locate(middle), Position)
+        costs.append(storage.reads)
+    assert costs[1] <= costs[0] + 12  # the logarithm of a thousand, and a little
+
+
+class PowerCut(Exception):
+    """The machine stops here."""
+
+
+def _dies_after(operations: int) -> Callable[[str, str], None]:
+    left = operations
+
+    def fault(_operation: str, _name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerCut
+
+    return fault
+
+
+def _fails_at(count: int, operation: str, code: int) -> Callable[[str, str], None]:
+    left = count
+
+    def fault(what: str, _name: str) -> None:
+        nonlocal left
+        left -= what == operation
+        if what == operation and left == 0:
+            raise OSError(code, "as the test asked")
+
+    return fault
+
+
+def _visible(storage: MemoryStorage) -> list[object]:
+    if "head" not in storage._files or "log.json" not in storage._files:
+        return []
+    return list(read(storage))
+
+
+def _views(messages: list[bytes]) -> list[memoryview]:
+    return [memoryview(message) for message in messages]
