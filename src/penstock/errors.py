@@ -361,6 +361,17 @@ class LogRetired(LogError):
     """The log no longer goes back so far: retention has removed that part."""
 
 
+class ConsumerInvalidated(LogError):
+    """The log reached its disk budget and released what this consumer had not applied."""
+
+    def __init__(self, consumer: str) -> None:
+        super().__init__(
+            f'consumer "{consumer}" was released when the change log reached its disk budget',
+            remedy="Seed its target again; a larger max_bytes in [log] leaves it more time",
+            consumer=consumer,
+        )
+
+
 class LogForeignPosition(LogError):
     """A position of another log, or beyond this one's end."""
 

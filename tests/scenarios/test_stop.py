@@ -32,6 +32,20 @@ def test_an_idle_capture_stops_promptly_and_has_confirmed_all_that_it_received(
         assert database.value("SELECT active FROM pg_replication_slots") is False
 
 
+def test_a_capture_that_waits_for_the_server_to_speak_is_woken(
+    database18: Database, tmp_path: Path
+) -> None:
+    prepare(database18)
+    config = capture_config(database18.dsn(), tmp_path, keepalive_interval_s=60.0)
+    with capturing(config) as running:
+        session = running.session()
+        eventually(
+            lambda: session.received_lsn == session.confirmed_lsn > database18.wal_position() - 1,
+            "all is said",
+        )
+        assert running.stop() < PROMPT_S
+
+
 def test_a_capture_under_load_stops_promptly_and_loses_nothing(
     database: Database, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from penstock.changelog.format import (
     pack_meta,
     unpack_messages,
 )
+from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import PAYLOAD_POS
 
@@ -134,6 +135,10 @@ class FrameBuilder:
     def definitions(self, in_force: dict[int, bytes]) -> list[Definition]:
         """Those that the frame's changes use, oldest first; `in_force` held when it began."""
         used = self._touched()
+        if unknown := used - in_force.keys() - {definition.oid for definition in self._definitions}:
+            raise ProtocolViolation(
+                f"a change of relation {min(unknown)}, which was not described", byte_pos=1
+            )
         before = [Definition(oid, 0, in_force[oid]) for oid in sorted(used) if oid in in_force]
         return before + [definition for definition in self._definitions if definition.oid in used]
 

@@ -94,7 +94,7 @@ class LogReader:
     def start(self) -> Position:
         """Before the oldest commit that is still there."""
         first = self.head().first_segment
-        header = self._segment(first).header()
+        header = self.segment(first).header()
         return Position(header.base_lsn, first, SEGMENT_HEADER_SIZE)
 
     def end(self) -> Position:
@@ -123,7 +123,7 @@ class LogReader:
                 lsn=lsn,
             )
         low, high = head.first_segment, head.last_segment
-        if lsn < self._segment(low).header().base_lsn:
+        if lsn < self.segment(low).header().base_lsn:
             raise LogRetired(
                 f"the change log in {self._where} no longer goes back to {lsn}",
                 remedy="Seed the target again; a registered consumer keeps what it has not applied",
@@ -132,13 +132,13 @@ class LogReader:
         # The last segment that begins at or before it.
         while low < high:
             middle = (low + high + 1) // 2
-            if self._segment(middle).header().base_lsn <= lsn:
+            if self.segment(middle).header().base_lsn <= lsn:
                 low = middle
             else:
                 high = middle - 1
-        segment = self._segment(low)
+        segment = self.segment(low)
         byte_pos = SEGMENT_HEADER_SIZE
-        for frame in segment.walk(byte_pos, self._visible_end(low, head)):
+        for frame in segment.walk(byte_pos, self.visible_end(low, head)):
             if frame.header.complete_lsn > lsn:
                 break
             byte_pos = frame.end
@@ -151,8 +151,8 @@ class LogReader:
         head = self.head()
         for number in range(after.segment, up_to.segment + 1):
             start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
-            end = self._visible_end(number, head)
-            for frame in self._segment(number, end).walk(start, end):
+            end = self.visible_end(number, head)
+            for frame in self.segment(number, end).walk(start, end):
                 yield frame
                 if frame.header.complete_lsn >= up_to.lsn:
                     return
@@ -164,20 +164,20 @@ class LogReader:
             if frame.header.kind is not FrameKind.CHANGES or not frame.header.commits:
                 continue
             if reader is None or reader.number != frame.segment:
-                reader = self._segment(frame.segment)
+                reader = self.segment(frame.segment)
             meta = reader.meta(frame)
             for commit in _commit_refs(meta):
                 if after.lsn < commit.lsn <= up_to.lsn:
                     yield commit
 
     def frame(self, segment: int, byte_pos: int) -> Frame:
-        reader = self._segment(segment)
+        reader = self.segment(segment)
         frame = reader.frame_at(byte_pos)
         return Frame(reader.meta(frame), reader.messages(frame))
 
     def definition(self, segment: int, byte_pos: int) -> tuple[bytes, ...]:
         """A Relation message and its Types."""
-        reader = self._segment(segment)
+        reader = self.segment(segment)
         messages = reader.messages(reader.frame_at(byte_pos))
         return tuple(messages[index] for index in range(len(messages)))
 
@@ -224,11 +224,11 @@ class LogReader:
             raise LogCorrupt(self._where, 0, f"table {oid} is not described")
         return self.definition(segment, int(places[-1]))[0]
 
-    def _segment(self, number: int, limit: int | None = None) -> SegmentReader:
+    def segment(self, number: int, limit: int | None = None) -> SegmentReader:
         return SegmentReader(self._storage, number, self._where, limit=limit)
 
-    def _visible_end(self, number: int, head: Head) -> int:
-        return head.position if number == head.last_segment else self._segment(number).size()
+    def visible_end(self, number: int, head: Head) -> int:
+        return head.position if number == head.last_segment else self.segment(number).size()
 
 
 def _commit_refs(meta: ChangesMeta) -> Iterator[CommitRef]:

@@ -60,7 +60,7 @@ class SegmentReader:
         self._limit = limit
         self._storage = storage
         self._name = segment_name(number)
-        self._where = f"{where}/{self._name}"
+        self.where = f"{where}/{self._name}"
         self._block = b""
         self._block_at = 0
 
@@ -69,7 +69,7 @@ class SegmentReader:
         try:
             return SegmentHeader.unpack(data)
         except FormatError as error:
-            raise LogCorrupt(self._where, 0, str(error)) from None
+            raise LogCorrupt(self.where, 0, str(error)) from None
 
     def size(self) -> int:
         try:
@@ -82,7 +82,7 @@ class SegmentReader:
         try:
             header = FrameHeader.unpack(self._cached(position, FRAME_HEADER_SIZE))
         except FormatError as error:
-            raise LogCorrupt(self._where, position, str(error)) from None
+            raise LogCorrupt(self.where, position, str(error)) from None
         return FrameAt(self.number, position, header)
 
     def walk(self, start: int, end: int) -> Iterator[FrameAt]:
@@ -91,7 +91,7 @@ class SegmentReader:
         while position < end:
             frame = self.frame_at(position)
             if frame.end > end:
-                raise LogCorrupt(self._where, position, "a frame goes beyond the end of the log")
+                raise LogCorrupt(self.where, position, "a frame goes beyond the end of the log")
             yield frame
             position = frame.end
 
@@ -102,7 +102,7 @@ class SegmentReader:
         try:
             return unpack_meta(data)
         except FormatError as error:
-            raise LogCorrupt(self._where, frame.position, str(error)) from None
+            raise LogCorrupt(self.where, frame.position, str(error)) from None
 
     def messages(self, frame: FrameAt) -> Messages:
         header = frame.header
@@ -111,14 +111,14 @@ class SegmentReader:
             raw = decompress(stored, header.compression, header.data_raw_size)
             return unpack_messages(raw, header.messages)
         except (FormatError, OSError, ValueError) as error:
-            raise LogCorrupt(self._where, frame.position, str(error)) from None
+            raise LogCorrupt(self.where, frame.position, str(error)) from None
 
     def _part(self, frame: FrameAt, skip: int, size: int, checksum: int) -> bytes:
         data = self._cached(frame.position + FRAME_HEADER_SIZE + skip, size)
         if len(data) < size:
-            raise LogCorrupt(self._where, frame.position, "a frame is cut off")
+            raise LogCorrupt(self.where, frame.position, "a frame is cut off")
         if zlib.crc32(data) != checksum:
-            raise LogCorrupt(self._where, frame.position, "a frame does not match its checksum")
+            raise LogCorrupt(self.where, frame.position, "a frame does not match its checksum")
         return data
 
     def _cached(self, at: int, size: int) -> bytes:
@@ -142,7 +142,7 @@ class SegmentReader:
 
     def _retired(self) -> LogRetired:
         return LogRetired(
-            f"{self._where} is gone: retention has removed it",
+            f"{self.where} is gone: retention has removed it",
             remedy="Seed the target again; a registered consumer keeps what it has not applied",
             segment=self.number,
         )

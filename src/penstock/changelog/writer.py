@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,7 @@ from penstock.changelog.format import (
 )
 from penstock.changelog.identity import LogIdentity, read_identity, write_identity
 from penstock.changelog.recovery import HEAD, End, find_end
+from penstock.changelog.retention import SegmentFacts
 from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
 from penstock.changelog.storage import Appender, LocalStorage, Storage
 from penstock.errors import LogFenced, LogFull, LogInUse, LogMissing, LogNotWritten
@@ -111,6 +112,8 @@ class LogWriter:
         self._in_force: dict[int, bytes] = {}
         self._defined_at: dict[bytes, int] = {}
         self._file: Appender | None = None
+        # What is known of the segments before the last, by number.
+        self._sealed: dict[int, SegmentFacts] = {}
         with contextlib.ExitStack() as on_failure, self._failures():
             if not on_failure.enter_context(self._storage.lock(_LOCK)):
                 raise LogInUse(
@@ -185,6 +188,50 @@ class LogWriter:
             self._file.close()
             self._file = None
         self._lock.close()
+
+    # --- retention --------------------------------------------------------------------------------
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def oldest_open_segment(self) -> int:
+        """The oldest segment with a fragment of an open transaction; 0: none."""
+        segments = (
+            transaction.pieces[0].place.segment or self._segment
+            for transaction in self._open.values()
+            if transaction.pieces
+        )
+        return min(segments, default=0)
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        """All segments, oldest first."""
+        for number in range(self._first_segment, self._segment):
+            if number not in self._sealed:
+                following = SegmentReader(self._storage, number + 1, self._where).header()
+                self._sealed[number] = SegmentFacts(
+                    number,
+                    last_lsn=following.base_lsn,
+                    refers_to=following.previous_refers_to,
+                    sealed_at_s=following.created_us / 1e6,
+                    size=self._storage.size(segment_name(number)),
+                )
+        last = SegmentFacts(
+            self._segment, self.complete_lsn, self._refers_to, time.time(), self._synced_pos
+        )
+        return [*self._sealed.values(), last]
+
+    def remove_segments(self, numbers: Sequence[int]) -> None:
+        """Remove the oldest segments; readers hear of it before the files go."""
+        if not numbers:
+            return
+        self._first_segment = max(numbers) + 1
+        with self._failures():
+            self._publish()
+            for number in sorted(numbers):
+                self._storage.remove(segment_name(number))
+                self._sealed.pop(number, None)
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -321,19 +368,11 @@ class LogWriter:
             last_segment=self._segment,
             position=self._synced_pos,
             complete_lsn=self.complete_lsn,
-            open_segment=self._oldest_open(),
+            open_segment=self.oldest_open_segment,
             refers_to=self._refers_to,
             counter=self._counter,
         )
         self._storage.overwrite(HEAD, head.pack())
-
-    def _oldest_open(self) -> int:
-        segments = (
-            transaction.pieces[0].place.segment or self._segment
-            for transaction in self._open.values()
-            if transaction.pieces
-        )
-        return min(segments, default=0)
 
     def _is_full(self) -> bool:
         if self._synced_pos == SEGMENT_HEADER_SIZE:

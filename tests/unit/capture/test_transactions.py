@@ -155,7 +155,9 @@ def test_an_aborted_transaction_disappears_and_the_others_stay() -> None:
         stream_abort(7),
         stream_commit(8, 0x300),
     ]
-    assert [inserted(t) for t in build(messages)] == [["b"]]
+    builder = TransactionBuilder(4)
+    assert [inserted(t) for t in build(messages, builder)] == [["b"]]
+    assert builder._open == {}, "and nothing of it stays in memory"
 
 
 def test_an_abort_of_what_was_never_seen_is_tolerated() -> None:

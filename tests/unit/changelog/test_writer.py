@@ -6,6 +6,7 @@ import contextlib
 import errno
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -130,7 +131,12 @@ def test_each_fragment_is_appended_before_the_commit_and_nothing_shows_in_betwee
     log = RecordingLog()
     fragmenter = Fragmenter(Lsn(0))
     chunks = [
-        [wire.stream_start(9), wire.relation(), wire.insert(1, xid=9), wire.stream_stop()],
+        [
+            wire.stream_start(9),
+            wire.relation(replace(wire.ITEMS, xid=9)),
+            wire.insert(1, xid=9),
+            wire.stream_stop(),
+        ],
         [wire.stream_start(9, first=False), wire.insert(2, xid=9), wire.stream_stop()],
         [wire.stream_commit(9, 0x2000)],
     ]

@@ -344,11 +344,13 @@ def test_a_client_that_can_confirm_does_so_at_once_and_stays() -> None:
     # M1.6
     s = session()
     storm(s, 0x200, 1.0, 1.0)
+    answered = s.decide(3.0).send
+    assert answered is not None
     s.made_durable(Lsn(0x200))
-    update = sent(s, 2.0)
-    assert update is not None, "not after the usual pause between reports"
+    update = sent(s, 3.0)
+    assert update is not None, "not after the usual pause between two reports"
     assert update.durable_lsn == 0x200
-    storm(s, 0x200, 2.0, 2 * SETTINGS.shutdown_grace_s)
+    storm(s, 0x200, 3.0, 2 * SETTINGS.shutdown_grace_s)
     assert s.confirmed_lsn == 0x200
 
 

@@ -1,0 +1,105 @@
+"""Who reads the log, and how far each has come: one small file each, written by the consumer.
+
+A consumer says what it has *applied*: after a crash it may come back there and must find it. Spark
+tells its sources late, and never when idle, so that is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from penstock.changelog.storage import Storage
+from penstock.errors import ConfigError, ConsumerInvalidated, LogForeign, LogForeignPosition
+from penstock.lsn import Lsn
+
+FOLDER = "consumers"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    name: str
+    log_id: str
+    applied_lsn: Lsn
+    updated_at: str
+    # Released to save the disk: it must seed again.
+    invalidated: bool = False
+
+
+def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Consumer:
+    """Note what a consumer has applied; the first time makes it known, and keeps what it needs.
+
+    Raises `ConsumerInvalidated` if it was released meanwhile, `LogForeignPosition` if it belongs to
+    another log.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+        raise ConfigError(
+            f"{name!r} is not a name for a consumer",
+            remedy="Use up to 100 letters, digits, - and _",
+        )
+    known = {consumer.name: consumer for consumer in consumers(storage)}.get(name)
+    if known is not None and known.log_id != log_id:
+        raise LogForeignPosition(
+            f'consumer "{name}" is registered for log {known.log_id}, not {log_id}',
+            remedy="Seed its target again, and forget it: penstock log consumers --forget",
+            consumer=name,
+        )
+    if known is not None and known.invalidated:
+        raise ConsumerInvalidated(name)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    consumer = Consumer(name, log_id, applied_lsn, now)
+    _write(storage, consumer)
+    return consumer
+
+
+def invalidate(storage: Storage, consumer: Consumer) -> None:
+    """Release what it holds back."""
+    _write(
+        storage,
+        Consumer(consumer.name, consumer.log_id, consumer.applied_lsn, consumer.updated_at, True),
+    )
+
+
+def forget(storage: Storage, name: str) -> bool:
+    """It will not come back; says whether it was known."""
+    known = any(consumer.name == name for consumer in consumers(storage))
+    storage.remove(_file(name))
+    return known
+
+
+def consumers(storage: Storage) -> list[Consumer]:
+    return [_read(storage, name) for name in storage.names(FOLDER) if name.endswith(".json")]
+
+
+def _file(name: str) -> str:
+    return f"{FOLDER}/{name}.json"
+
+
+def _write(storage: Storage, consumer: Consumer) -> None:
+    fields = {
+        "log": consumer.log_id,
+        "applied_lsn": str(consumer.applied_lsn),
+        "updated_at": consumer.updated_at,
+        "invalidated": consumer.invalidated,
+    }
+    storage.replace(_file(consumer.name), json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def _read(storage: Storage, file: str) -> Consumer:
+    try:
+        fields = json.loads(storage.read(f"{FOLDER}/{file}"))
+        return Consumer(
+            file.removesuffix(".json"),
+            fields["log"],
+            Lsn.parse(fields["applied_lsn"]),
+            fields["updated_at"],
+            bool(fields["invalidated"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        # To go on without it would remove what it needs.
+        raise LogForeign(
+            f"{FOLDER}/{file} is not that of a consumer",
+            remedy="Remove the file if no consumer of that name will come back",
+        ) from None

@@ -1,0 +1,110 @@
+"""A log in words: its transactions, their fragments and changes. Pure: a reader in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.capture.transactions import Transaction
+from penstock.changelog.reader import CommitRef, LogReader, Position
+from penstock.postgres.messages import (
+    UNCHANGED,
+    Binary,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Relation,
+    Row,
+    Truncate,
+    Update,
+    Value,
+    moment,
+)
+from penstock.postgres.pgoutput import Decoder
+
+
+def transactions(reader: LogReader, after: Position, up_to: Position) -> Iterator[dict[str, Any]]:
+    """One object per transaction, in commit order, ready for JSON."""
+    commits = reader.commits(after, up_to)
+    for commit, transaction in zip(commits, reader.transactions(after, up_to), strict=True):
+        yield {**_commit(commit), "changes": list(_changes(transaction))}
+
+
+def _commit(commit: CommitRef) -> dict[str, Any]:
+    committed_at = moment(commit.time_us)
+    return {
+        "commit_lsn": str(commit.lsn),
+        "xid": commit.xid,
+        "committed_at": committed_at.isoformat() if committed_at else None,
+        "change_count": commit.changes,
+        "fragments": [
+            {"segment": ref.segment, "position": ref.byte_pos, "first_seq": ref.first_seq}
+            for ref in commit.fragments
+        ],
+        "aborted_xids": list(commit.aborted),
+    }
+
+
+def _changes(transaction: Transaction) -> Iterator[dict[str, Any]]:
+    decoder = Decoder(1, "off")
+    relations: dict[int, Relation] = {}
+    seq = 0
+    for payload in transaction.payloads:
+        message = decoder.decode(payload)
+        if isinstance(message, Relation):
+            relations[message.oid] = message
+        elif isinstance(message, LogicalMessage):
+            yield {"kind": "message", "prefix": message.prefix}
+        else:
+            yield {"seq": seq, **_change(message, relations)}
+            seq += 1
+
+
+def _change(message: object, relations: dict[int, Relation]) -> dict[str, Any]:
+    match message:
+        case Insert(relation_oid=oid, new=new):
+            return {"kind": "insert", **_table(relations[oid]), "new": _row(relations[oid], new)}
+        case Update(relation_oid=oid, old_key=key, old_row=old, new=new):
+            relation = relations[oid]
+            return {
+                "kind": "update",
+                **_table(relation),
+                "old": _old(relation, key, old),
+                "new": _row(relation, new),
+            }
+        case Delete(relation_oid=oid, old_key=key, old_row=old):
+            relation = relations[oid]
+            return {"kind": "delete", **_table(relation), "old": _old(relation, key, old)}
+        case Truncate(relation_oids=oids):
+            return {"kind": "truncate", "tables": [_name(relations[oid]) for oid in oids]}
+    raise TypeError(f"{type(message).__name__} is not a change")
+
+
+def _name(relation: Relation) -> str:
+    return f"{relation.namespace}.{relation.name}"
+
+
+def _table(relation: Relation) -> dict[str, str]:
+    return {"table": _name(relation)}
+
+
+def _old(relation: Relation, key: Row | None, row: Row | None) -> dict[str, Any] | None:
+    if row is not None:
+        return _row(relation, row)
+    if key is None:
+        return None
+    # Columns outside the identity are sent as NULL, whatever they held.
+    pairs = zip(relation.columns, key, strict=True)
+    return {column.name: _value(value) for column, value in pairs if column.in_identity}
+
+
+def _row(relation: Relation, row: Row) -> dict[str, Any]:
+    """By column; a TOASTed value that was not sent is left out, for it is not NULL."""
+    pairs = zip(relation.columns, row, strict=True)
+    return {column.name: _value(value) for column, value in pairs if value is not UNCHANGED}
+
+
+def _value(value: Value) -> str | None:
+    if value is None or value is UNCHANGED:
+        return None
+    return value.data.hex() if isinstance(value, Binary) else value.decode(errors="replace")

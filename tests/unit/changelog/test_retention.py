@@ -1,0 +1,180 @@
+"""Which segments may go, by example and against a model that knows who needs what."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.capture.fragments import Fragmenter
+from penstock.changelog import consumers
+from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.reader import LogReader
+from penstock.changelog.retention import SegmentFacts, removable
+from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.errors import ConsumerInvalidated, LogForeignPosition, LogRetired
+from penstock.lsn import Lsn
+from penstock.testing import MemoryStorage
+from support import wire
+from support.logs import IDENTITY, apply, read, write
+from support.stories import tell
+
+TINY = LogSettings(segment_bytes=600, frame_bytes=300)
+AT_ONCE = RetentionSettings(min_age_s=0)
+LOG_ID = str(IDENTITY.log_id)
+
+
+def facts(*refers_to: int) -> list[SegmentFacts]:
+    """Segments 1, 2, 3, … that end at LSN 100, 200, 300, …"""
+    return [
+        SegmentFacts(number, Lsn(100 * number), refers, sealed_at_s=0.0, size=10)
+        for number, refers in enumerate(refers_to, start=1)
+    ]
+
+
+def gone(
+    segments: list[SegmentFacts], *applied: int, open_segment: int = 0, age: float = 0
+) -> list[int]:
+    return removable(
+        segments,
+        applied=[Lsn(lsn) for lsn in applied],
+        open_segment=open_segment,
+        now_s=100.0,
+        min_age_s=age,
+    )
+
+
+def test_what_everybody_has_applied_goes_and_the_last_segment_stays() -> None:
+    assert gone(facts(0, 0, 0, 0), 400, 250) == [1, 2]
+    assert gone(facts(0, 0, 0, 0), 400) == [1, 2, 3]
+    assert gone(facts(0, 0, 0, 0), 99) == []
+
+
+def test_without_consumers_age_alone_decides() -> None:
+    assert gone(facts(0, 0, 0)) == [1, 2]
+    assert gone(facts(0, 0, 0), age=101) == []
+
+
+def test_an_open_transaction_keeps_its_oldest_fragment_and_all_behind_it() -> None:
+    assert gone(facts(0, 0, 0, 0), 400, open_segment=2) == [1]
+
+
+def test_a_commit_that_is_not_applied_keeps_the_segments_of_its_fragments() -> None:
+    assert gone(facts(0, 0, 0, 2, 0), 350) == [1]
+    assert gone(facts(0, 0, 0, 2, 0), 400) == [1, 2, 3, 4]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nothing_goes_that_a_consumer_still_needs(seed: int) -> None:
+    chance = random.Random(seed)
+    story = tell(chance, transactions=20)
+    storage = MemoryStorage()
+    write(storage, story.runs(chance), chance, TINY)
+    truth = story.truth()
+    positions = [IDENTITY.start_lsn, *(t.commit_lsn for t in truth)]
+    applied = sorted(chance.choices(positions, k=2))
+    for name, lsn in zip(("slow", "fast"), applied, strict=True):
+        consumers.register(storage, name, LOG_ID, lsn)
+    writer = LogWriter(storage, IDENTITY, TINY)
+    prune(writer, AT_ONCE)
+    writer.close()
+    reader = LogReader(storage)
+    for lsn in applied:
+        found = list(reader.transactions(reader.locate(lsn), reader.end()))
+        assert found == [t for t in truth if t.commit_lsn > lsn]
+
+
+def test_a_long_open_transaction_in_old_segments_survives_pruning() -> None:
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, TINY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+
+    def send(*messages: bytes) -> None:
+        apply(writer, fragmenter, [memoryview(message) for message in messages])
+
+    send(
+        wire.stream_start(9),
+        wire.relation(replace(wire.ITEMS, xid=9)),
+        wire.insert("early", xid=9),
+        wire.stream_stop(),
+    )
+    for number in range(1, 40):
+        send(*wire.transaction(0x2000 + 16 * number, *range(5)))
+        writer.flush(Lsn(0x2000 + 16 * number))
+        consumers.register(storage, "quick", LOG_ID, writer.complete_lsn)
+        prune(writer, AT_ONCE)
+    assert writer.oldest_open_segment == 1
+    send(wire.stream_commit(9, 0x9000))
+    writer.flush(Lsn(0x9000))
+    assert writer.oldest_open_segment == 0
+    prune(writer, AT_ONCE)
+    # The transaction is committed but not applied: its early fragment is still there.
+    reader = LogReader(storage)
+    last = list(reader.transactions(reader.locate(Lsn(0x8000)), reader.end()))
+    assert [t.xid for t in last] == [9]
+    consumers.register(storage, "quick", LOG_ID, writer.complete_lsn)
+    assert len(prune(writer, AT_ONCE).segments) > 5
+    writer.close()
+    with pytest.raises(LogRetired):
+        reader.locate(Lsn(0x2010))
+
+
+def long_log(storage: MemoryStorage) -> LogWriter:
+    writer = LogWriter(storage, IDENTITY, TINY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+    for number in range(1, 21):
+        messages = wire.transaction(0x2000 + 16 * number, *range(10))
+        apply(writer, fragmenter, [memoryview(message) for message in messages])
+        writer.flush(Lsn(0x2000 + 16 * number))
+    return writer
+
+
+def test_at_the_budget_young_segments_go_but_only_as_many_as_it_takes() -> None:
+    storage = MemoryStorage()
+    writer = long_log(storage)
+    total = sum(segment.size for segment in writer.segment_facts())
+    outcome = prune(writer, RetentionSettings(min_age_s=3600, max_bytes=total // 2))
+    left = sum(segment.size for segment in writer.segment_facts())
+    assert total // 2 - 1000 < left <= total // 2
+    assert not outcome.full
+    assert outcome.invalidated == ()
+    writer.close()
+
+
+def test_wait_keeps_everything_and_says_that_the_log_is_full() -> None:
+    storage = MemoryStorage()
+    writer = long_log(storage)
+    consumers.register(storage, "slow", LOG_ID, IDENTITY.start_lsn)
+    before = read(storage)
+    outcome = prune(writer, RetentionSettings(min_age_s=0, max_bytes=1000))
+    assert outcome.full
+    assert read(storage) == before
+    writer.close()
+
+
+def test_invalidate_releases_the_slowest_consumer_only_and_it_hears_of_it() -> None:
+    storage = MemoryStorage()
+    writer = long_log(storage)
+    consumers.register(storage, "slow", LOG_ID, Lsn(0x2010))
+    consumers.register(storage, "quick", LOG_ID, writer.complete_lsn)
+    settings = RetentionSettings(min_age_s=0, max_bytes=1000, on_full="invalidate")
+    outcome = prune(writer, settings)
+    assert outcome.invalidated == ("slow",)
+    assert not outcome.full
+    with pytest.raises(ConsumerInvalidated):
+        consumers.register(storage, "slow", LOG_ID, Lsn(0x2020))
+    consumers.register(storage, "quick", LOG_ID, writer.complete_lsn)
+    writer.close()
+
+
+def test_a_consumer_of_another_log_is_refused() -> None:  # M3.9
+    storage = MemoryStorage()
+    consumers.register(storage, "mine", LOG_ID, Lsn(1))
+    with pytest.raises(LogForeignPosition):
+        consumers.register(storage, "mine", "another", Lsn(1))
+    assert consumers.forget(storage, "mine")
+    assert not consumers.forget(storage, "mine")
