@@ -17,7 +17,8 @@ from typing import Protocol
 class Appender(Protocol):
     """A file that grows at its end."""
 
-    size: int
+    @property
+    def size(self) -> int: ...
 
     def write(self, data: bytes) -> None:
         """Append all of it; it may be lost until `sync`."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.capture.fragments import Abort, Description, Event, Fragment, Fragmenter, Signal
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
-from penstock.postgres.messages import LogicalMessage, Truncate
+from penstock.postgres.messages import Insert, LogicalMessage, Truncate
 from support import wire
 from support.stories import tell
 
@@ -47,15 +47,10 @@ def test_a_large_one_comes_as_start_middle_and_end() -> None:  # M3.1
 
 
 def test_a_fragment_knows_its_first_and_last_record() -> None:  # M3.1
-    run = [wire.begin(0x1F8), *(wire.xlog(wire_insert(n), start=0x100 + n) for n in (1, 2, 3))]
+    insert = Insert(wire.ITEMS.oid, (b"1",))
+    run = [wire.begin(0x1F8), *(wire.xlog(insert, start=0x100 + n) for n in (1, 2, 3))]
     (fragment,) = fragments(feed(Fragmenter(Lsn(0)), *run))
     assert (fragment.first_lsn, fragment.last_lsn) == (0x101, 0x103)
-
-
-def wire_insert(number: int) -> object:
-    from penstock.postgres.messages import Insert
-
-    return Insert(wire.ITEMS.oid, (str(number).encode(),))
 
 
 def test_a_transaction_that_the_log_has_is_dropped_whole() -> None:  # M1.8

@@ -26,6 +26,9 @@ TINY = LogSettings(segment_bytes=600, frame_bytes=300)
 AT_ONCE = RetentionSettings(min_age_s=0)
 LOG_ID = str(IDENTITY.log_id)
 
+# As it comes inside a chunk of transaction 9.
+DESCRIBED = wire.relation(replace(wire.ITEMS, xid=9))
+
 
 def facts(*refers_to: int) -> list[SegmentFacts]:
     """Segments 1, 2, 3, … that end at LSN 100, 200, 300, …"""
@@ -98,7 +101,7 @@ def test_a_long_open_transaction_in_old_segments_survives_pruning() -> None:
 
     send(
         wire.stream_start(9),
-        wire.relation(replace(wire.ITEMS, xid=9)),
+        DESCRIBED,
         wire.insert("early", xid=9),
         wire.stream_stop(),
     )

@@ -116,6 +116,10 @@ def test_after_a_failed_write_or_sync_nothing_since_the_last_good_one_is_trusted
     assert read(storage) == story.truth()
 
 
+# As it comes inside a chunk of transaction 9.
+DESCRIBED = wire.relation(replace(wire.ITEMS, xid=9))
+
+
 def test_nothing_is_visible_before_the_flush() -> None:  # M3.2, M3.3
     storage = MemoryStorage()
     writer = LogWriter(storage, IDENTITY, SMALL)
@@ -133,7 +137,7 @@ def test_each_fragment_is_appended_before_the_commit_and_nothing_shows_in_betwee
     chunks = [
         [
             wire.stream_start(9),
-            wire.relation(replace(wire.ITEMS, xid=9)),
+            DESCRIBED,
             wire.insert(1, xid=9),
             wire.stream_stop(),
         ],
