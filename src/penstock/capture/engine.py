@@ -11,7 +11,7 @@ import time
 
 import structlog
 
-from penstock.capture.heartbeat import HeartbeatEmitter, HeartbeatMeter
+from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
 from penstock.capture.pump import Pump
 from penstock.capture.start import check_log, check_source
@@ -56,12 +56,7 @@ class Capture:
     def run(self) -> None:
         """Capture until `stop`; raises only what an operator must mend."""
         patience = Patience()
-        emitter = HeartbeatEmitter(
-            self._source.conninfo, self._heartbeat_interval_s, self.heartbeat
-        )
-        if self._heartbeat_interval_s:
-            emitter.start()
-        try:
+        with heartbeats(self._source.conninfo, self._heartbeat_interval_s, self.heartbeat):
             while not self._stop.is_set():
                 durable_before = self._durable_lsn
                 try:
@@ -72,8 +67,6 @@ class Capture:
                     pause_s = patience.pause_s(error, time.monotonic())
                     _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
                     self._stop.wait(pause_s)
-        finally:
-            emitter.stop()
 
     @property
     def _durable_lsn(self) -> Lsn:
