@@ -11,7 +11,7 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -134,6 +134,17 @@ class LogConfig(_Section):
 
     # Relative to the folder of the configuration file.
     path: Path = Path("penstock-log")
+    # LZ4 makes the log about a third of its size for little work; Zstandard smaller, for more.
+    compression: Literal["none", "lz4", "zstd"] = "none"
+    # A new segment file begins at this size or age; whole segments are removed.
+    segment_mib: Annotated[float, Field(gt=0, le=4096)] = 64.0
+    segment_age_min: Annotated[float, Field(gt=0)] = 60.0
+    # What everybody has applied is kept for so long all the same.
+    min_age_h: Annotated[float, Field(ge=0)] = 24.0
+    # The disk budget; without one the log grows as long as its consumers lag.
+    max_gib: Annotated[float, Field(gt=0)] | None = None
+    # At the budget: wait for the slowest consumer, or release it, so that it must seed again.
+    on_full: Literal["wait", "invalidate"] = "wait"
 
 
 class Config(_Section):

@@ -120,6 +120,10 @@ class WrongServer(SourceError):
     """The server is not the one this log was written from."""
 
 
+class WrongTimeline(SourceError):
+    """After a failover: the new server left our timeline before our position."""
+
+
 class ServerRewound(SourceError):
     """The server's WAL ends before our position: restored from an older image."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from penstock.changelog.log import LogHeader, LogWriter
-from penstock.lsn import Lsn
 from penstock.postgres.messages import Commit
 from support.capturing import capture_config, capturing
 from support.database import Database
+from support.logs import begin_log
 from support.oracle import Mirror
 from support.replication import decode_all, payloads, read_until, replicating
 from support.workload import SLOT, Writers, prepare
@@ -55,8 +54,3 @@ def test_each_transaction_is_in_the_log_once(database: Database, tmp_path: Path)
     expected = [commit.end_lsn for commit in commits if commit.end_lsn > first.end_lsn]
     assert again.commits[: len(expected)] == expected
     assert expected[0] == second.end_lsn
-
-
-def begin_log(database: Database, directory: Path, complete_up_to: Lsn) -> None:
-    system_id = database.value("SELECT system_identifier::text FROM pg_control_system()")
-    LogWriter(directory, LogHeader(complete_up_to, 1, system_id)).close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from penstock.capture import engine
-from penstock.capture.transactions import Transaction, TransactionBuilder
-from penstock.changelog.log import LogWriter
+from penstock.capture import pump
+from penstock.capture.fragments import Event, Fragmenter
+from penstock.changelog.writer import LogWriter
 from penstock.lsn import Lsn
 from support.capturing import capture_config, capturing
 from support.database import Database
@@ -27,7 +27,7 @@ def test_a_large_transaction_is_received_without_a_disconnect(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
     # M1.6: it takes us much longer than the server's patience, in the middle of one transaction.
-    monkeypatch.setattr(engine, "TransactionBuilder", SlowBuilder)
+    monkeypatch.setattr(pump, "Fragmenter", SlowFragmenter)
     prepare(database)
     mirror = Mirror(tmp_path)
     options = "" if streamed else "-c logical_decoding_work_mem=1GB"
@@ -44,14 +44,14 @@ def test_a_large_transaction_is_received_without_a_disconnect(
         assert len(mirror.commits) == 2
 
 
-class SlowBuilder(TransactionBuilder):
+class SlowFragmenter(Fragmenter):
     """Takes 40 µs a message: 25,000 a second."""
 
-    def add(self, message: memoryview | bytes) -> Iterator[Transaction]:
-        until = time.perf_counter() + 40e-6
+    def feed(self, run: Sequence[memoryview]) -> list[Event]:
+        until = time.perf_counter() + 40e-6 * len(run)
         while time.perf_counter() < until:
             pass
-        return super().add(message)
+        return super().feed(run)
 
 
 def test_a_slow_disk_does_not_cost_the_connection(

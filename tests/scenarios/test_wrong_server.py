@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.changelog.log import LogHeader, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.errors import ServerRewound, SlotAheadOfLog, WrongServer
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.capturing import capture_config, capturing
 from support.database import Database
+from support.logs import identity
 from support.oracle import Mirror
 from support.workload import SLOT, insert_items, prepare
 
@@ -46,7 +47,7 @@ def test_a_server_restored_from_an_older_image_is_refused(
 def test_another_server_is_refused(database: Database, tmp_path: Path) -> None:
     # M7.3
     prepare(database)
-    LogWriter(tmp_path, LogHeader(database.confirmed(SLOT), 1, "1234567890")).close()
+    LogWriter(tmp_path, identity(database, database.confirmed(SLOT), "1234567890")).close()
     before = database.confirmed(SLOT)
     with capturing(capture_config(database.dsn(), tmp_path)) as running:
         error = running.failure()

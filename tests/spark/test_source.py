@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from penstock.capture.transactions import Transaction
-from penstock.changelog.log import LogHeader, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.lsn import Lsn
-from penstock.postgres.messages import Column, Delete, Insert, Relation, Truncate, Update
-from support.pgoutput_encoder import encode
+from penstock.postgres.messages import Column, Delete, Insert, Message, Relation, Update
+from support.logs import IDENTITY, append_transaction
 
 NOTES = Relation(
     oid=16400,
@@ -32,12 +32,10 @@ OTHER = Relation(16500, "public", "other", "d", (Column(True, "id", 23, -1),))
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Append one transaction of the given changes at an LSN and make it durable."""
-    writer = LogWriter(tmp_path, LogHeader(Lsn(0x100), 1, "7000"))
+    writer = LogWriter(tmp_path, replace(IDENTITY, start_lsn=Lsn(0x100)))
 
-    def append(lsn: int, *messages: Relation | Insert | Update | Delete | Truncate) -> None:
-        payloads = tuple(encode(message) for message in messages)
-        writer.append(Transaction(7, Lsn(lsn), 0, payloads))
-        writer.flush(Lsn(lsn))
+    def append(lsn: int, *messages: Message) -> None:
+        append_transaction(writer, lsn, *messages)
 
     yield append
     writer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.capture.fragments import Abort, Description, Fragment, Fragmenter
 from penstock.capture.transactions import Transaction
@@ -12,7 +13,11 @@ from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import Storage
 from penstock.changelog.writer import ChangeLog, LogSettings, LogWriter
 from penstock.lsn import Lsn
+from penstock.postgres.messages import Message
 from penstock.postgres.session import ReplicationSession, SessionSettings
+from support import wire
+from support.database import Database
+from support.workload import SLOT
 
 IDENTITY = LogIdentity.new(
     system_id="7000", timeline=1, database="app", slot="penstock", start_lsn=Lsn(0x1000)
@@ -60,3 +65,31 @@ def write(
 def read(storage: Storage) -> list[Transaction]:
     reader = LogReader(storage)
     return list(reader.transactions(reader.start(), reader.end()))
+
+
+def append_transaction(writer: LogWriter, lsn: int, *messages: Message, xid: int = 7) -> None:
+    """A whole transaction that ends at `lsn`, made durable and visible."""
+    run = [
+        wire.begin(lsn - 8, xid),
+        *(wire.xlog(message) for message in messages),
+        wire.commit(lsn),
+    ]
+    views = [memoryview(message) for message in run]
+    apply(writer, Fragmenter(writer.complete_lsn), views)
+    writer.flush(Lsn(lsn))
+
+
+def begin_log(database: Database, directory: Path, complete_up_to: Lsn) -> None:
+    """A log of this database that knows everything up to a position, and nothing else."""
+    system_id = database.value("SELECT system_identifier::text FROM pg_control_system()")
+    LogWriter(directory, identity(database, complete_up_to, system_id)).close()
+
+
+def identity(database: Database, start_lsn: Lsn, system_id: str) -> LogIdentity:
+    return LogIdentity.new(
+        system_id=system_id,
+        timeline=1,
+        database=database.name,
+        slot=SLOT,
+        start_lsn=start_lsn,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.changelog.log import LogReader, Position
+from penstock.changelog.reader import LogReader, Position
 from penstock.lsn import Lsn
 from penstock.postgres.messages import (
     Delete,
@@ -38,13 +38,13 @@ class Mirror:
 
     def read(self) -> Mirror:
         """Replay what has come since the last time."""
-        if self._position is None and not (self._directory / "changes.log").exists():
+        if self._position is None and not (self._directory / "head").exists():
             return self
         reader = LogReader(self._directory)
         start = self._position or reader.start()
-        end = reader.end(start)
+        end = reader.end()
         for transaction in reader.transactions(start, end):
-            last = self.commits[-1] if self.commits else reader.header.start_lsn
+            last = self.commits[-1] if self.commits else reader.identity.start_lsn
             assert transaction.commit_lsn > last, f"{transaction.commit_lsn} comes after {last}"
             assert transaction.commit_lsn <= end.lsn
             self.commits.append(transaction.commit_lsn)

@@ -1,42 +1,40 @@
-"""Capture: connection → session → transactions → log → tracker → feedback.
+"""Capture: follows one slot into one log, for ever, connecting again after what may pass.
 
-A thin loop around pure parts. Invariant: a position is confirmed only after the log has it, and
-everything before it, on disk. So a crash anywhere loses nothing: whatever was not confirmed comes
-again, and a commit that the log has already (`commit_lsn ≤ durable_lsn`) is dropped.
+A crash anywhere loses nothing: whatever was not confirmed comes again, from the log's own position,
+and a commit that the log has already is dropped.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import structlog
 
-from penstock.capture.acks import AckTracker
+from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
-from penstock.capture.start import check_position, check_source
-from penstock.capture.transactions import TransactionBuilder
-from penstock.changelog.log import LogHeader, LogWriter
-from penstock.config import Config
+from penstock.capture.pump import Pump
+from penstock.capture.start import check_log, check_source
+from penstock.changelog.format import Compression
+from penstock.changelog.identity import LogIdentity
+from penstock.changelog.maintenance import RetentionSettings
+from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.config import Config, LogConfig
 from penstock.errors import PenstockError
 from penstock.lsn import ZERO, Lsn
-from penstock.postgres.connection import ReplicationConnection, SystemIdentity
+from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.session import ReplicationSession, SessionSettings
-from penstock.postgres.slots import SlotFacts
-
-# A position that comes from keepalives alone is noted at most so often: it costs an fsync.
-_NOTE_INTERVAL_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
 
 class Capture:
-    """Follows one slot into one log until `stop`, connecting again after what may pass."""
+    """One source, one slot, one log. `run` in one thread; `stop` from anywhere."""
 
     def __init__(self, config: Config) -> None:
         self._source = config.source
-        self._directory: Path = config.log.path
+        self._log = config.log
+        self._heartbeat_interval_s = config.heartbeat.interval_min * 60
         self._settings = SessionSettings(
             wal_sender_timeout_s=config.source.wal_sender_timeout_s,
             keepalive_interval_s=config.source.keepalive_interval_s,
@@ -44,8 +42,9 @@ class Capture:
         )
         self._stop = threading.Event()
         self._connection: ReplicationConnection | None = None
-        # For those who watch: the newest session, and how often we had to connect.
+        # For those who watch: the newest session, heartbeats, and how often we connected.
         self.session: ReplicationSession | None = None
+        self.heartbeat = HeartbeatMeter(owner=f"{config.source.slot}")
         self.connections = 0
 
     def stop(self) -> None:
@@ -57,16 +56,17 @@ class Capture:
     def run(self) -> None:
         """Capture until `stop`; raises only what an operator must mend."""
         patience = Patience()
-        while not self._stop.is_set():
-            durable_before = self._durable_lsn
-            try:
-                self._follow()
-            except PenstockError as error:
-                if self._durable_lsn > durable_before:
-                    patience.progressed()
-                pause_s = patience.pause_s(error, time.monotonic())
-                _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
-                self._stop.wait(pause_s)
+        with heartbeats(self._source.conninfo, self._heartbeat_interval_s, self.heartbeat):
+            while not self._stop.is_set():
+                durable_before = self._durable_lsn
+                try:
+                    self._follow()
+                except PenstockError as error:
+                    if self._durable_lsn > durable_before:
+                        patience.progressed()
+                    pause_s = patience.pause_s(error, time.monotonic())
+                    _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
+                    self._stop.wait(pause_s)
 
     @property
     def _durable_lsn(self) -> Lsn:
@@ -78,58 +78,47 @@ class Capture:
         with ReplicationConnection(
             self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
         ) as connection:
-            identity = connection.identify()
-            log = LogWriter(self._directory, _new_header(identity, slot))
+            server = connection.identify()
+            new = LogIdentity.new(
+                system_id=server.system_id,
+                timeline=server.timeline,
+                database=server.database,
+                slot=slot.name,
+                start_lsn=slot.confirmed_lsn or ZERO,
+            )
+            log = LogWriter(self._log.path, new, log_settings(self._log))
             try:
-                check_position(log.header, log.durable_lsn, identity, slot)
-                connection.start(self._source.slot, self._source.publication, log.durable_lsn)
+                check_log(log, connection, server, slot)
+                connection.start(self._source.slot, self._source.publication, log.complete_lsn)
                 self.connections += 1
-                _log.info("following", slot=self._source.slot, from_lsn=str(log.durable_lsn))
+                _log.info("following", slot=self._source.slot, from_lsn=str(log.complete_lsn))
+                now = time.monotonic()
+                self.session = ReplicationSession(log.complete_lsn, self._settings, now=now)
                 self._connection = connection
-                self._pump(connection, log)
+                Pump(
+                    connection,
+                    self.session,
+                    log,
+                    retention_settings(self._log),
+                    self.heartbeat,
+                    self._stop,
+                ).run()
             finally:
                 self._connection = None
                 log.close()
 
-    def _pump(self, connection: ReplicationConnection, log: LogWriter) -> None:
-        now = time.monotonic()
-        session = self.session = ReplicationSession(log.durable_lsn, self._settings, now=now)
-        builder = TransactionBuilder(connection.protocol_version)
-        tracker = AckTracker(log.durable_lsn)
-        noted_at = now
-        while not self._stop.is_set():
-            decision = session.decide(now)
-            if decision.give_up is not None:
-                raise decision.give_up
-            if decision.send is not None:
-                connection.send(decision.send)
-            unnoted = session.received_lsn > log.durable_lsn
-            wake_at = (
-                min(decision.wake_at, noted_at + _NOTE_INTERVAL_S) if unnoted else decision.wake_at
-            )
-            run = connection.read(wake_at - now)
-            now = time.monotonic()
-            session.receive(run, now)
-            events = []
-            for message in run:
-                for transaction in builder.add(message):
-                    if transaction.commit_lsn > log.durable_lsn:
-                        log.append(transaction)
-                        events.append(tracker.register(transaction.commit_lsn))
-            due = now - noted_at >= _NOTE_INTERVAL_S or session.shutting_down
-            if events or (due and session.received_lsn > log.durable_lsn):
-                log.flush(session.received_lsn)
-                for event in events:
-                    tracker.mark_published_by_id(event)
-                session.made_durable(max(tracker.frontier_lsn, session.received_lsn))
-                noted_at = now
-        if session.received_lsn > log.durable_lsn:
-            log.flush(session.received_lsn)
-            session.made_durable(session.received_lsn)
-        connection.send(session.final_status(now))
-        connection.end()
+
+def log_settings(config: LogConfig) -> LogSettings:
+    return LogSettings(
+        segment_bytes=int(config.segment_mib * 2**20),
+        segment_age_s=config.segment_age_min * 60,
+        compression=Compression[config.compression.upper()],
+    )
 
 
-def _new_header(identity: SystemIdentity, slot: SlotFacts) -> LogHeader:
-    """For a log that does not exist yet: it begins where the slot does."""
-    return LogHeader(slot.confirmed_lsn or Lsn(0), identity.timeline, identity.system_id)
+def retention_settings(config: LogConfig) -> RetentionSettings:
+    return RetentionSettings(
+        min_age_s=config.min_age_h * 3600,
+        max_bytes=None if config.max_gib is None else int(config.max_gib * 2**30),
+        on_full=config.on_full,
+    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -62,31 +64,38 @@ class HeartbeatMeter:
             self._received = ()
 
 
-class HeartbeatEmitter:
-    """A thread with a connection of its own, so that a slow server never holds up capture."""
+@contextmanager
+def heartbeats(dsn: str, interval_s: float, meter: HeartbeatMeter) -> Iterator[None]:
+    """Send them while the block runs; none, if the interval is 0.
 
-    def __init__(self, dsn: str, interval_s: float, meter: HeartbeatMeter) -> None:
-        self._dsn = dsn
-        self._interval_s = interval_s
-        self._meter = meter
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+    From a thread with a connection of its own, so that a slow server never holds up capture.
+    """
+    if not interval_s:
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=_keep_emitting, args=(dsn, interval_s, meter, stop), name="heartbeat", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        # One that hangs in a connection attempt must not hold up the end.
+        thread.join(timeout=1.0)
 
-    def start(self) -> None:
-        self._thread.start()
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=1.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            try:
-                with connect(self._dsn, application_name="penstock heartbeat") as connection:
-                    emit(connection, self._meter.emitting(time.monotonic()))
-            except (PenstockError, psycopg.Error) as error:
-                reason = error.problem if isinstance(error, PenstockError) else error.sqlstate
-                _log.warning("heartbeat not sent", reason=reason)
+def _keep_emitting(
+    dsn: str, interval_s: float, meter: HeartbeatMeter, stop: threading.Event
+) -> None:
+    while not stop.wait(interval_s):
+        try:
+            with connect(dsn, application_name="penstock heartbeat") as connection:
+                emit(connection, meter.emitting(time.monotonic()))
+        except (PenstockError, psycopg.Error) as error:
+            reason = error.problem if isinstance(error, PenstockError) else error.sqlstate
+            _log.warning("heartbeat not sent", reason=reason)
 
 
 def emit(connection: psycopg.Connection, content: str) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 
 from penstock.errors import (
     ConnectionLost,
+    LogNotWritten,
     PenstockError,
     SlotInUse,
     SlotLimitReached,
@@ -23,6 +24,8 @@ class Reaction(Enum):
 _REACTIONS: dict[type[PenstockError], Reaction] = {
     ConnectionLost: Reaction.RETRY,
     SourceUnavailable: Reaction.RETRY,
+    # The disk is full or failed: nothing is lost, and space may return.
+    LogNotWritten: Reaction.RETRY,
     SlotLimitReached: Reaction.RETRY_BRIEFLY,
     SlotInUse: Reaction.RETRY_BRIEFLY,
     # Everything else needs a person: trying again would only hide it.

@@ -7,18 +7,22 @@ exist, and says nothing.
 
 from __future__ import annotations
 
-from penstock.changelog.log import LogHeader
+import re
+
+from penstock.changelog.identity import LogIdentity
+from penstock.changelog.writer import LogWriter
 from penstock.config import SourceConfig
 from penstock.errors import (
     PublicationMissing,
     ServerRewound,
     SlotAheadOfLog,
     WrongServer,
+    WrongTimeline,
 )
 from penstock.lsn import Lsn
 from penstock.postgres.catalog import check_version, check_wal_level, read_server
 from penstock.postgres.connect import connect
-from penstock.postgres.connection import SystemIdentity
+from penstock.postgres.connection import ReplicationConnection, SystemIdentity
 from penstock.postgres.failures import translated
 from penstock.postgres.slots import SlotFacts, check_slot, read_slot
 
@@ -38,24 +42,55 @@ def check_source(source: SourceConfig) -> SlotFacts:
     return check_slot(slot, source.slot, server.database)
 
 
-def check_position(
-    header: LogHeader, durable_lsn: Lsn, identity: SystemIdentity, slot: SlotFacts
+def check_log(
+    log: LogWriter, connection: ReplicationConnection, server: SystemIdentity, slot: SlotFacts
 ) -> None:
     """The log and this server's WAL belong together, and nothing in between is lost."""
-    if identity.system_id != header.system_id:
+    check_server(log.identity, server)
+    if server.timeline != log.identity.timeline:
+        history = connection.timeline_history(server.timeline)
+        check_timeline(log.identity.timeline, server.timeline, history, log.complete_lsn)
+        log.follow_timeline(server.timeline)
+    check_position(log.complete_lsn, server, slot)
+
+
+def check_server(log: LogIdentity, server: SystemIdentity) -> None:
+    if server.system_id != log.system_id or server.database != log.database:
         raise WrongServer(
-            f"the log was written from server {header.system_id}, "
-            f"and this one is {identity.system_id}",
+            f'the log was written from database "{log.database}" of server {log.system_id}, '
+            f'and this is "{server.database}" of {server.system_id}',
             remedy="Correct the DSN, or name another directory in [log] for a new log",
         )
-    if identity.wal_end < durable_lsn:
+
+
+def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn) -> None:
+    """After a failover the new server must have left our timeline at or after our position."""
+    switches = {
+        int(match[1]): Lsn.parse(match[2])
+        for match in re.finditer(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", history, re.MULTILINE)
+    }
+    switch = switches.get(ours)
+    if switch is None or switch < durable_lsn:
+        where = f"left timeline {ours} at {switch}" if switch else f"never was on timeline {ours}"
+        raise WrongTimeline(
+            f"the server is on timeline {theirs} and {where}, before our position {durable_lsn}",
+            remedy=(
+                "The log holds changes that this server does not have: start a new log and seed "
+                "the targets again"
+            ),
+            timeline=theirs,
+        )
+
+
+def check_position(durable_lsn: Lsn, server: SystemIdentity, slot: SlotFacts) -> None:
+    if server.wal_end < durable_lsn:
         raise ServerRewound(
-            f"the server's WAL ends at {identity.wal_end}, before our position {durable_lsn}",
+            f"the server's WAL ends at {server.wal_end}, before our position {durable_lsn}",
             remedy=(
                 "The server was restored from an older image, so the log holds changes that it "
                 "no longer has: start a new log and seed the targets again"
             ),
-            wal_end=identity.wal_end,
+            wal_end=server.wal_end,
             durable_lsn=durable_lsn,
         )
     if slot.confirmed_lsn is not None and slot.confirmed_lsn > durable_lsn:

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -181,6 +181,12 @@ class LogWriter:
             self._publish()
             if self._is_full():
                 self._roll()
+
+    def follow_timeline(self, timeline: int) -> None:
+        """The server was promoted, and its history agrees with the log."""
+        self.identity = replace(self.identity, timeline=timeline)
+        with self._failures():
+            write_identity(self._storage, self.identity)
 
     def close(self) -> None:
         """Let go of the log; what was not flushed is forgotten."""

@@ -102,17 +102,15 @@ class ReplicationConnection:
         return max(1, min(4, self.server_version // 10_000 - 12))
 
     def identify(self) -> SystemIdentity:
-        result = self._ask("IDENTIFY_SYSTEM")
-        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-            raise ConnectionLost(
-                f"the server refused IDENTIFY_SYSTEM: {_primary(result)}", remedy=_RECONNECTS
-            )
-        with _lost_if_broken():
-            self._next_result()  # that was all
-        system_id, timeline, wal_end, database = (
-            (result.get_value(0, column) or b"").decode() for column in range(4)
-        )
+        system_id, timeline, wal_end, database = self._row("IDENTIFY_SYSTEM", 4)
         return SystemIdentity(system_id, int(timeline), Lsn.parse(wal_end), database)
+
+    def timeline_history(self, timeline: int) -> str:
+        """Which timelines the server was on before this one, and where it left each."""
+        if timeline == 1:
+            return ""
+        _, content = self._row(f"TIMELINE_HISTORY {timeline}", 2)
+        return content
 
     def start(self, slot: str, publication: str, start_lsn: Lsn) -> None:
         """Begin streaming; transactions that end at or below `start_lsn` may still come."""
@@ -225,6 +223,18 @@ class ReplicationConnection:
             self._pgconn.send_query(command.encode())
             self._flush()
             return self._next_result()
+
+    def _row(self, command: str, columns: int) -> list[str]:
+        """The one row that a command answers with."""
+        result = self._ask(command)
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            raise ConnectionLost(
+                f"the server refused {command}: {_primary(result)}", remedy=_RECONNECTS
+            )
+        with _lost_if_broken():
+            self._next_result()  # that was all
+        values = (result.get_value(0, column) or b"" for column in range(columns))
+        return [value.decode(errors="replace") for value in values]
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         # PostgreSQL 18 goes on without a publication and skips its changes in silence, but for

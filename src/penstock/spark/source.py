@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.changelog.log import LogReader, Position
+from penstock.changelog.reader import LogReader, Position
 from penstock.errors import BadOption, SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.names import TableName
@@ -89,7 +89,7 @@ class _Range(InputPartition):
 
 
 class PenstockStreamReader(DataSourceStreamReader):
-    """Offsets are positions of the log: `{"lsn": …, "byte_pos": …}`."""
+    """Offsets are positions of the log: `{"lsn": …, "segment": …, "byte_pos": …}`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -100,10 +100,10 @@ class PenstockStreamReader(DataSourceStreamReader):
 
     def latestOffset(
         self,
-        start: dict[str, Any],
-        limit: ReadLimit,  # noqa: ARG002 - Spark's signature
+        start: dict[str, Any],  # noqa: ARG002 - Spark's signature
+        limit: ReadLimit,  # noqa: ARG002
     ) -> dict[str, Any]:
-        return _offset(LogReader(self._options.path).end(_position(start)))
+        return _offset(LogReader(self._options.path).end())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [_Range(_position(start), _position(end))] if start != end else []
@@ -116,8 +116,12 @@ class PenstockStreamReader(DataSourceStreamReader):
 
 
 def _offset(position: Position) -> dict[str, Any]:
-    return {"lsn": int(position.lsn), "byte_pos": position.byte_pos}
+    return {
+        "lsn": int(position.lsn),
+        "segment": position.segment,
+        "byte_pos": position.byte_pos,
+    }
 
 
 def _position(offset: Mapping[str, Any]) -> Position:
-    return Position(Lsn(offset["lsn"]), offset["byte_pos"])
+    return Position(Lsn(offset["lsn"]), offset["segment"], offset["byte_pos"])

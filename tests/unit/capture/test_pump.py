@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from penstock.capture.engine import Capture
-from penstock.changelog.log import LogHeader, LogReader, LogWriter
+from penstock.capture.heartbeat import HeartbeatMeter
+from penstock.capture.pump import Pump
+from penstock.changelog.maintenance import RetentionSettings
+from penstock.changelog.reader import LogReader
+from penstock.changelog.writer import LogWriter
 from penstock.errors import LogNotWritten
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import StatusUpdate
-from support.capturing import capture_config
+from penstock.postgres.session import ReplicationSession, SessionSettings
+from support.logs import IDENTITY
 from support.wire import begin, insert, keepalive, relation, transaction
 
 START = Lsn(0x100)
@@ -25,8 +32,8 @@ class ScriptedConnection:
 
     protocol_version = 4
 
-    def __init__(self, capture: Capture, directory: Path, runs: Sequence[list[bytes]]) -> None:
-        self._capture = capture
+    def __init__(self, stop: threading.Event, directory: Path, runs: Sequence[list[bytes]]) -> None:
+        self._stop = stop
         self._directory = directory
         self._runs = list(runs)
         self.confirmed: list[Lsn] = []
@@ -34,7 +41,7 @@ class ScriptedConnection:
 
     def read(self, timeout_s: float) -> list[memoryview]:
         if not self._runs:
-            self._capture.stop()
+            self._stop.set()
             return []
         return [memoryview(message) for message in self._runs.pop(0)]
 
@@ -48,14 +55,25 @@ class ScriptedConnection:
 
 
 def pump(directory: Path, *runs: list[bytes]) -> ScriptedConnection:
-    capture = Capture(capture_config("", directory))
-    connection = ScriptedConnection(capture, directory, runs)
-    log = LogWriter(directory, LogHeader(START, 1, "1"))
+    stop = threading.Event()
+    connection = ScriptedConnection(stop, directory, runs)
+    run_pump(connection, LogWriter(directory, replace(IDENTITY, start_lsn=START)), stop)
+    return connection
+
+
+def run_pump(connection: ScriptedConnection, log: LogWriter, stop: threading.Event) -> None:
+    session = ReplicationSession(log.complete_lsn, SessionSettings(), now=time.monotonic())
     try:
-        capture._pump(connection, log)  # type: ignore[arg-type]
+        Pump(
+            connection,  # type: ignore[arg-type]
+            session,
+            log,
+            RetentionSettings(),
+            HeartbeatMeter("test"),
+            stop,
+        ).run()
     finally:
         log.close()
-    return connection
 
 
 def commits(directory: Path) -> list[int]:
@@ -99,10 +117,8 @@ def test_nothing_is_confirmed_after_a_failed_sync(
 ) -> None:
     # M1.8, M7.3
     pump(tmp_path, transaction(0x200, "a"))
-    capture = Capture(capture_config("", tmp_path))
-    connection = ScriptedConnection(
-        capture, tmp_path, [transaction(0x300, "b"), [keepalive(0x400)]]
-    )
+    stop = threading.Event()
+    connection = ScriptedConnection(stop, tmp_path, [transaction(0x300, "b"), [keepalive(0x400)]])
     log = LogWriter(tmp_path)
 
     def fail(_: int) -> None:
@@ -111,7 +127,6 @@ def test_nothing_is_confirmed_after_a_failed_sync(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail)
         with pytest.raises(LogNotWritten):
-            capture._pump(connection, log)  # type: ignore[arg-type]
-    log.close()
+            run_pump(connection, log, stop)
     assert all(position <= 0x200 for position in connection.confirmed)
     assert commits(tmp_path) == [0x200]
