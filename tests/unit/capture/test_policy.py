@@ -18,6 +18,8 @@ from penstock.errors import (
     AuthenticationFailed,
     ConnectionLost,
     ConnectionStale,
+    LogFull,
+    LogNotWritten,
     PenstockError,
     PublicationMissing,
     ServerShutdown,
@@ -34,6 +36,8 @@ MAY_PASS = {
     ConnectionStale: Reaction.RETRY,
     ServerShutdown: Reaction.RETRY,
     SourceUnavailable: Reaction.RETRY,
+    LogNotWritten: Reaction.RETRY,
+    LogFull: Reaction.RETRY,
     SlotInUse: Reaction.RETRY_BRIEFLY,
     SlotLimitReached: Reaction.RETRY_BRIEFLY,
 }
