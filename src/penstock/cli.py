@@ -6,19 +6,17 @@ error is one sentence and its remedy, never a traceback.
 
 from __future__ import annotations
 
-import json
 import logging
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from penstock import config as configuration
 from penstock.bench import BENCHES
+from penstock.capture.engine import Capture
+from penstock.cli_log import app as log_app
 from penstock.errors import PenstockError
 from penstock.logs import configure_logs
 from penstock.ops import present
@@ -29,6 +27,16 @@ from penstock.ops.plan import Plan
 from penstock.ops.setup import setup as run_setup
 from penstock.ops.teardown import teardown as run_teardown
 from penstock.ops.tools import read_tools, require_tools
+from penstock.terminal import (
+    AsJson,
+    ConfigPath,
+    DryRun,
+    errors_as_json,
+    print_json,
+    report,
+    stderr,
+    stdout,
+)
 
 app = typer.Typer(
     name="penstock",
@@ -38,15 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
-
-ConfigPath = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="The configuration file.", show_default="penstock.toml"),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
+app.add_typer(log_app, name="log")
 
 
 @app.callback()
@@ -60,13 +60,13 @@ def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
 
     Exit code 0: fine, 1: warnings, 2: cannot run.
     """
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         path = config or (
             configuration.DEFAULT_PATH if configuration.DEFAULT_PATH.exists() else None
         )
         findings = diagnose(configuration.load(config), path)
     if as_json:
-        _print_json(findings_as_json(findings))
+        print_json(findings_as_json(findings))
     else:
         present.show_findings(stdout, findings)
     raise typer.Exit(exit_code(findings))
@@ -76,7 +76,7 @@ def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
 def setup(config: ConfigPath = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Make replica identities, publication, permissions and slot, as far as they are missing."""
     progress = present.Progress(stderr if as_json else stdout, "set up")
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         plan = run_setup(
             configuration.load(config),
             dry_run=dry_run,
@@ -97,11 +97,25 @@ def teardown(
 ) -> None:
     """Drop the slot, which releases its WAL, and the publication if Penstock made it."""
     progress = present.Progress(stderr if as_json else stdout, "drop")
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         plan = run_teardown(
             configuration.load(config), dry_run=dry_run, force=force, on_step=progress.step
         )
     _show(plan, dry_run=dry_run, as_json=as_json, nothing="Nothing to do: all is gone.")
+
+
+@app.command()
+def capture(config: ConfigPath = None) -> None:
+    """Follow the slot into the change log until stopped. A service: its log is on stderr.
+
+    SIGTERM and Ctrl-C end it cleanly: everything received is on disk and confirmed.
+    """
+    loaded = configuration.load(config)
+    configure_logs()
+    running = Capture(loaded)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    running.run()
 
 
 @app.command()
@@ -134,7 +148,7 @@ def bench(
     for name in names or BENCHES:
         reports.append(BENCHES[name](lambda line: stderr.print(f"  {line}", markup=False)))
         if as_json:
-            _print_json(reports[-1].as_dict())
+            print_json(reports[-1].as_dict())
         else:
             present.show_report(stdout, reports[-1])
     raise typer.Exit(0 if all(report.met for report in reports) else 1)
@@ -142,28 +156,11 @@ def bench(
 
 def _show(plan: Plan, *, dry_run: bool, as_json: bool, nothing: str) -> None:
     if as_json:
-        _print_json(present.plan_as_json(plan, dry_run=dry_run))
+        print_json(present.plan_as_json(plan, dry_run=dry_run))
     elif dry_run:
         present.show_dry_run(stdout, plan)
     else:
         present.show_outcome(stdout, plan, nothing)
-
-
-@contextmanager
-def _errors_as_json(as_json: bool) -> Iterator[None]:
-    """A script that asked for JSON gets its errors so too; a person reads them on stderr."""
-    try:
-        yield
-    except PenstockError as error:
-        if as_json:
-            kind = type(error).__name__
-            details = {"kind": kind, "problem": error.problem, "remedy": error.remedy}
-            _print_json({"error": details, "exit_code": 2})
-        raise
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def main() -> None:
@@ -175,8 +172,3 @@ def main() -> None:
     except KeyboardInterrupt:
         # 128 + SIGINT, as a shell would report it.
         sys.exit(130)
-
-
-def report(error: PenstockError) -> None:
-    stderr.print(f"error: {error.problem}", style="bold red", markup=False)
-    stderr.print(f"  fix: {error.remedy}", markup=False)

@@ -376,6 +376,17 @@ class ConsumerInvalidated(LogError):
         )
 
 
+class ConsumerUnknown(LogError):
+    """Nobody of that name is registered."""
+
+    def __init__(self, consumer: str, known: list[str]) -> None:
+        super().__init__(
+            f'no consumer "{consumer}" is registered',
+            remedy=f"The registered ones are: {', '.join(known) or 'none'}",
+            consumer=consumer,
+        )
+
+
 class LogForeignPosition(LogError):
     """A position of another log, or beyond this one's end."""
 

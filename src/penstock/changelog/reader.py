@@ -77,15 +77,15 @@ class Frame:
 
 class LogReader:
     def __init__(self, storage: Storage | Path) -> None:
-        self._storage = LocalStorage(storage) if isinstance(storage, Path) else storage
-        self._where = str(getattr(self._storage, "root", "log"))
-        self.identity: LogIdentity = read_identity(self._storage, self._where)
+        self.storage = LocalStorage(storage) if isinstance(storage, Path) else storage
+        self._where = str(getattr(self.storage, "root", "log"))
+        self.identity: LogIdentity = read_identity(self.storage, self._where)
 
     # --- where the log begins and ends ------------------------------------------------------------
 
     def head(self) -> Head:
         for _ in range(_HEAD_ATTEMPTS):
-            head = read_head(self._storage)
+            head = read_head(self.storage)
             if head is not None:
                 return head
             time.sleep(0.001)
@@ -104,7 +104,7 @@ class LogReader:
 
     def wait(self, after: Lsn, timeout_s: float) -> bool:
         """Until the log is complete beyond `after`; false if the time is up."""
-        with HeadWatch(self._storage, HEAD) as watch:
+        with HeadWatch(self.storage, HEAD) as watch:
             deadline = time.monotonic() + timeout_s
             while self.head().complete_lsn <= after:
                 left = deadline - time.monotonic()
@@ -225,7 +225,7 @@ class LogReader:
         return self.definition(segment, int(places[-1]))[0]
 
     def segment(self, number: int, limit: int | None = None) -> SegmentReader:
-        return SegmentReader(self._storage, number, self._where, limit=limit)
+        return SegmentReader(self.storage, number, self._where, limit=limit)
 
     def visible_end(self, number: int, head: Head) -> int:
         return head.position if number == head.last_segment else self.segment(number).size()

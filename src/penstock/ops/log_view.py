@@ -1,0 +1,98 @@
+"""A log for people: facts about it, and its transactions as lines. Pure but for the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from penstock.changelog.checking import Checked
+from penstock.changelog.consumers import Consumer, consumers
+from penstock.changelog.maintenance import Pruned
+from penstock.changelog.reader import LogReader
+from penstock.lsn import Lsn
+
+
+def describe(reader: LogReader) -> dict[str, Any]:
+    """What `penstock log info` tells, ready for JSON."""
+    identity, head, start, end = reader.identity, reader.head(), reader.start(), reader.end()
+    numbers = range(head.first_segment, head.last_segment + 1)
+    return {
+        "id": str(identity.log_id),
+        "system_id": identity.system_id,
+        "timeline": identity.timeline,
+        "database": identity.database,
+        "slot": identity.slot,
+        "created_at": identity.created_at,
+        "start_lsn": str(start.lsn),
+        "complete_lsn": str(end.lsn),
+        "segments": len(numbers),
+        "first_segment": head.first_segment,
+        "last_segment": head.last_segment,
+        "bytes": sum(reader.visible_end(number, head) for number in numbers),
+        "oldest_open_segment": head.open_segment or None,
+        "writer_epoch": head.epoch,
+        "consumers": consumer_rows(consumers(reader.storage), end.lsn),
+    }
+
+
+def in_words(facts: dict[str, Any]) -> Iterator[str]:
+    source = f'database "{facts["database"]}", slot "{facts["slot"]}"'
+    yield f"log        {facts['id']}, made {facts['created_at']}"
+    yield f"source     {source}, server {facts['system_id']}, timeline {facts['timeline']}"
+    yield f"complete   from {facts['start_lsn']} up to {facts['complete_lsn']}"
+    yield f"size       {facts['bytes']:,} bytes in {facts['segments']} segments"
+    for row in facts["consumers"]:
+        yield f"consumer   {row['name']}: applied {row['applied_lsn']}"
+
+
+def consumer_rows(known: Iterable[Consumer], complete_lsn: Lsn) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": consumer.name,
+            "applied_lsn": str(consumer.applied_lsn),
+            "behind_bytes": max(0, complete_lsn - consumer.applied_lsn),
+            "updated_at": consumer.updated_at,
+            "invalidated": consumer.invalidated,
+        }
+        for consumer in known
+    ]
+
+
+def checked_as_json(checked: Checked) -> dict[str, Any]:
+    return {**asdict(checked), "damage": None}
+
+
+def pruned_as_json(pruned: Pruned) -> dict[str, Any]:
+    return asdict(pruned)
+
+
+def transaction_lines(transaction: dict[str, Any]) -> Iterator[str]:
+    """A transaction, then its fragments, then its changes."""
+    yield (
+        f"commit {transaction['commit_lsn']}  xid {transaction['xid']}  "
+        f"{transaction['committed_at']}  {transaction['change_count']:,} changes"
+    )
+    for fragment in transaction["fragments"]:
+        yield (
+            f"  fragment in segment {fragment['segment']} at {fragment['position']}, "
+            f"from seq {fragment['first_seq']}"
+        )
+    for change in transaction["changes"]:
+        yield f"  {_change_line(change)}"
+
+
+def _change_line(change: dict[str, Any]) -> str:
+    match change:
+        case {"kind": "message", "prefix": prefix}:
+            return f"message {prefix}"
+        case {"kind": "truncate", "tables": tables, "seq": seq}:
+            return f"{seq:>6} truncate {', '.join(tables)}"
+    images = [
+        f"{name} {_image(change[name])}" for name in ("old", "new") if change.get(name) is not None
+    ]
+    return f"{change['seq']:>6} {change['kind']} {change['table']}  {'  '.join(images)}"
+
+
+def _image(row: dict[str, str | None]) -> str:
+    return " ".join(f"{name}={'NULL' if value is None else value}" for name, value in row.items())
