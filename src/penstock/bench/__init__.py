@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.bench.capture import bench_capture
+from penstock.bench.flood import bench_flood
+from penstock.bench.latency import bench_latency
+from penstock.bench.memory import bench_memory
 from penstock.bench.progress import Progress
 from penstock.bench.receive import bench_receive
 from penstock.bench.report import Report
@@ -12,4 +16,8 @@ from penstock.bench.tracker import bench_tracker
 BENCHES: dict[str, Callable[[Progress], Report]] = {
     "receive": bench_receive,
     "tracker": bench_tracker,
+    "capture": bench_capture,
+    "memory": bench_memory,
+    "latency": bench_latency,
+    "flood": bench_flood,
 }
