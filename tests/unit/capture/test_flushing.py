@@ -1,0 +1,51 @@
+"""When the log is flushed."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.capture.flushing import FlushPolicy
+
+
+def due(
+    policy: FlushPolicy,
+    now: float,
+    pending: int = 0,
+    *,
+    drained: bool = False,
+    unnoted: bool = False,
+    urgent: bool = False,
+) -> bool:
+    return policy.due(now, pending_bytes=pending, drained=drained, unnoted=unnoted, urgent=urgent)
+
+
+def test_a_lone_transaction_waits_for_nobody() -> None:
+    assert due(FlushPolicy(), 0.0, 100, drained=True)
+
+
+def test_under_load_it_comes_together_until_it_is_enough_or_late() -> None:
+    policy = FlushPolicy()
+    assert not due(policy, 0.0, 100)
+    assert not due(policy, 0.049, 1000)
+    assert due(policy, 0.05, 2000)
+    policy.flushed(0.05)
+    assert not due(policy, 0.06, 100)
+    assert due(policy, 0.06, 4 * 2**20)
+
+
+def test_a_position_alone_is_noted_once_a_second() -> None:  # M3.8
+    policy = FlushPolicy()
+    assert due(policy, 10.0, unnoted=True)
+    policy.flushed(10.0)
+    assert not due(policy, 10.9, unnoted=True)
+    assert policy.wake_at(unnoted=True) == 11.0
+    assert due(policy, 11.0, unnoted=True)
+    assert not due(policy, 99.0)
+    assert policy.wake_at(unnoted=False) == float("inf")
+
+
+@pytest.mark.parametrize("pending", [0, 100])
+def test_a_server_that_shuts_down_does_not_wait(pending: int) -> None:  # M1.6
+    policy = FlushPolicy()
+    policy.flushed(0.0)
+    assert due(policy, 0.001, pending, unnoted=True, urgent=True)
