@@ -134,7 +134,7 @@ class LogConfig(_Section):
 
     # Relative to the folder of the configuration file.
     path: Path = Path("penstock-log")
-    # LZ4 makes the log about a third of its size for little work; Zstandard smaller, for more.
+    # LZ4 makes the log about a third of its size, Zstandard a seventh, for some more work.
     compression: Literal["none", "lz4", "zstd"] = "none"
     # A new segment file begins at this size or age; whole segments are removed.
     segment_mib: Annotated[float, Field(gt=0, le=4096)] = 64.0
@@ -146,6 +146,13 @@ class LogConfig(_Section):
     # At the budget: wait for the slowest consumer, or release it, so that it must seed again.
     on_full: Literal["wait", "invalidate"] = "wait"
 
+    @model_validator(mode="after")
+    def _budget_holds_segments(self) -> LogConfig:
+        # Whole segments are removed, and the newest one never is.
+        if self.max_gib is not None and self.max_gib * 1024 < 4 * self.segment_mib:
+            raise ValueError("max_gib must be at least four times segment_mib")
+        return self
+
 
 class Config(_Section):
     """One file = one source = one slot = one log."""
@@ -156,10 +163,11 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _timeout_outlasts_a_busy_walsender(self) -> Config:
-        if self.heartbeat.timeout_min * 60 <= self.source.wal_sender_timeout_s / 2:
+        silence_s = self.source.keepalive_interval_s + self.source.wal_sender_timeout_s / 2
+        if self.heartbeat.timeout_min * 60 <= silence_s:
             raise ValueError(
-                "timeout_min in [heartbeat] must be longer than half of wal_sender_timeout_s in "
-                "[source]: a walsender that is busy with one large commit is silent for so long"
+                "timeout_min in [heartbeat] must be longer than keepalive_interval_s and half of "
+                "wal_sender_timeout_s in [source] together: so long may a healthy server be silent"
             )
         return self
 

@@ -341,6 +341,28 @@ class LogFull(LogNotWritten):
     """There is no room for the log; it goes on by itself when there is."""
 
 
+class LogUnwritable(LogError):
+    """The log's directory is not one that this user can write to."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"the change log cannot be opened for writing in {path}: {reason}",
+            remedy="Correct `path` in [log], or let the user who runs capture write there",
+            path=path,
+        )
+
+
+class SpillFailed(LogError):
+    """The disk is full or failed where transactions wait for their commit."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"an uncommitted transaction cannot be kept in {path}: {reason}",
+            remedy="Make room or mend the disk: nothing is lost, for none of it was confirmed",
+            path=path,
+        )
+
+
 class LogMissing(LogError):
     """There is no change log at that path."""
 

@@ -76,8 +76,9 @@ class MemoryStorage:
         return len(self._file(name).data)
 
     def names(self, folder: str) -> list[str]:
-        prefix = f"{folder}/"
-        return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
+        prefix = f"{folder}/" if folder else ""
+        inside = (name.removeprefix(prefix) for name in self._files if name.startswith(prefix))
+        return sorted({name.partition("/")[0] for name in inside})
 
     def remove(self, name: str) -> None:
         self._files.pop(name, None)

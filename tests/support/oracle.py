@@ -6,6 +6,7 @@ rows it holds, so a transaction that is missing or there twice is found at the f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.changelog.reader import LogReader, Position
@@ -13,6 +14,7 @@ from penstock.lsn import Lsn
 from penstock.postgres.messages import (
     Delete,
     Insert,
+    LogicalMessage,
     Message,
     Relation,
     Row,
@@ -62,7 +64,7 @@ class Mirror:
     def rows(self, table: str) -> dict[tuple[Text, ...], dict[str, Text]]:
         return self.tables.get(table, {})
 
-    def await_marker(self, database: Database, *, within_s: float = 20.0) -> None:
+    def await_marker(self, database: Database, *, within_s: float = 30.0) -> None:
         """Until all that is committed now is in the log."""
         marker = str(database.value("INSERT INTO markers DEFAULT VALUES RETURNING id"))
         eventually(
@@ -71,11 +73,18 @@ class Mirror:
             within_s=within_s,
         )
 
-    def must_equal(self, database: Database, table: str = "items") -> None:
-        """The rows are those that the database has. Nobody may be writing."""
+    def must_equal(
+        self, database: Database, table: str = "items", columns: Sequence[str] = ()
+    ) -> None:
+        """The rows are those that the database has. Nobody may be writing.
+
+        `columns`: only these, where DDL has changed others in rows that the log saw before.
+        """
         self.await_marker(database)
         rows = self.rows(table)
-        columns = [
+        if columns:
+            rows = {key: {name: row[name] for name in columns} for key, row in rows.items()}
+        columns = columns or [
             name
             for (name,) in database.rows(
                 "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass"
@@ -100,7 +109,7 @@ class Mirror:
             message = decoder.decode(payload)
             if isinstance(message, Relation):
                 relations[message.oid] = message
-            else:
+            elif not isinstance(message, LogicalMessage):
                 self._apply(message, relations)
 
     def _apply(self, message: Message, relations: dict[int, Relation]) -> None:
@@ -129,7 +138,7 @@ class Mirror:
 
 def _key(relation: Relation, row: Row) -> tuple[Text, ...]:
     return tuple(
-        value.decode() if isinstance(value, bytes) else None
+        text_of(value)
         for column, value in zip(relation.columns, row, strict=True)
         if column.in_identity
     )
@@ -142,5 +151,9 @@ def _named(relation: Relation, row: Row, before: dict[str, Text]) -> dict[str, T
         if isinstance(value, Unchanged):
             named[column.name] = before[column.name]
         else:
-            named[column.name] = value.decode() if isinstance(value, bytes) else None
+            named[column.name] = text_of(value)
     return named
+
+
+def text_of(value: object) -> Text:
+    return value.decode() if isinstance(value, bytes) else None

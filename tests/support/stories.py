@@ -7,24 +7,25 @@ tables are described, change, and are described again.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from penstock.capture.transactions import Transaction, TransactionBuilder
-from penstock.postgres.messages import Column, Relation
+from penstock.capture.transactions import Transaction
+from penstock.lsn import Lsn
+from penstock.postgres.messages import Column, Insert, Relation
 from support import wire
+from support.pgoutput_encoder import encode
 
 
 @dataclass(frozen=True)
 class Story:
-    """The messages, and where each transaction's last one is."""
+    """The messages, and what the teller knows to have committed."""
 
     messages: list[memoryview]
+    committed: list[Transaction]
 
     def truth(self) -> list[Transaction]:
-        """What committed, by the plain builder that keeps everything in memory."""
-        builder = TransactionBuilder(4)
-        committed = [t for message in self.messages for t in builder.add(message)]
-        return [transaction for transaction in committed if transaction.payloads]
+        """What committed and changed something."""
+        return [transaction for transaction in self.committed if transaction.payloads]
 
     def runs(self, chance: random.Random) -> list[list[memoryview]]:
         """The messages, cut where a socket might have been drained."""
@@ -41,16 +42,43 @@ def tell(chance: random.Random, transactions: int = 12) -> Story:
     return _Teller(chance).tell(transactions)
 
 
+@dataclass
+class _Told:
+    """What was told of a transaction: each change, who made it, and how its table looked then."""
+
+    changes: list[tuple[int, Insert, Relation]] = field(default_factory=list)
+    # Those that were not rolled back.
+    subxids: list[int] = field(default_factory=list)
+
+    def roll_back(self, subxid: int) -> None:
+        self.subxids.remove(subxid)
+        self.changes = [change for change in self.changes if change[0] != subxid]
+
+    def committed(self, xid: int, lsn: int) -> Transaction:
+        payloads: list[bytes] = []
+        described = None
+        for _, change, relation in self.changes:
+            if relation != described:
+                described = relation
+                payloads.append(encode(relation))
+            payloads.append(encode(change))
+        return Transaction(xid, Lsn(lsn), 0, tuple(payloads))
+
+
 class _Teller:
+    """Keeps what it tells as values, so that the truth does not depend on any parsing."""
+
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._lsn = 0x1000
         self._xid = 700
         self._value = 0
         self._version = 0
+        self._table = wire.ITEMS
         self._messages: list[bytes] = []
-        # Streamed transactions that are open: top xid → the subtransactions so far.
-        self._open: dict[int, list[int]] = {}
+        self._committed: list[Transaction] = []
+        # Streamed transactions that are open.
+        self._open: dict[int, _Told] = {}
 
     def tell(self, transactions: int) -> Story:
         self._describe(None)
@@ -61,7 +89,7 @@ class _Teller:
         for xid in list(self._open):
             if self._chance.random() < 0.7:
                 self._end(xid)
-        return Story([memoryview(message) for message in self._messages])
+        return Story([memoryview(message) for message in self._messages], self._committed)
 
     def _whole(self) -> None:
         xid = self._new_xid()
@@ -69,32 +97,38 @@ class _Teller:
         self._messages.append(wire.begin(end - 8, xid))
         if self._chance.random() < 0.2:
             self._describe(None)
-        self._changes(None, self._chance.choice([0, 1, 3, 30]))
+        told = _Told()
+        self._changes(told, None, self._chance.choice([0, 1, 3, 30]))
         self._messages.append(wire.commit(end))
+        self._committed.append(told.committed(xid, end))
 
     def _chunk(self) -> None:
         if self._open and self._chance.random() < 0.6:
             xid, first = self._chance.choice(list(self._open)), False
         else:
             xid, first = self._new_xid(), True
-            self._open[xid] = []
+            self._open[xid] = _Told()
+        told = self._open[xid]
         self._messages.append(wire.stream_start(xid, first=first))
         for _ in range(self._chance.randint(1, 3)):
             if self._chance.random() < 0.3:
-                self._open[xid].append(self._new_xid())
-            writer = self._chance.choice([xid, *self._open[xid]])
+                told.subxids.append(self._new_xid())
+            writer = self._chance.choice([xid, *told.subxids])
             if self._chance.random() < 0.2:
                 self._describe(writer)
-            self._changes(writer, self._chance.choice([1, 4, 25]))
+            self._changes(told, writer, self._chance.choice([1, 4, 25]))
         self._messages.append(wire.stream_stop())
-        if self._open[xid] and self._chance.random() < 0.5:
-            gone = self._open[xid].pop(self._chance.randrange(len(self._open[xid])))
+        if told.subxids and self._chance.random() < 0.5:
+            gone = self._chance.choice(told.subxids)
+            told.roll_back(gone)
             self._messages.append(wire.stream_abort(xid, gone))
 
     def _end(self, xid: int) -> None:
-        del self._open[xid]
+        told = self._open.pop(xid)
         if self._chance.random() < 0.75:
-            self._messages.append(wire.stream_commit(xid, self._step()))
+            lsn = self._step()
+            self._messages.append(wire.stream_commit(xid, lsn))
+            self._committed.append(told.committed(xid, lsn))
         else:
             self._messages.append(wire.stream_abort(xid))
 
@@ -105,14 +139,15 @@ class _Teller:
         """The table as before, or with another column; sometimes as it was."""
         self._version = self._chance.choice([self._version, self._version + 1, 0])
         columns = (Column(True, "id", 23, -1), Column(False, f"v{self._version}", 25, -1))
-        self._messages.append(
-            wire.xlog(Relation(wire.ITEMS.oid, "public", "items", "d", columns, xid))
-        )
+        self._table = replace(wire.ITEMS, columns=columns)
+        self._messages.append(wire.xlog(replace(self._table, xid=xid)))
 
-    def _changes(self, xid: int | None, count: int) -> None:
+    def _changes(self, told: _Told, xid: int | None, count: int) -> None:
         for _ in range(count):
             self._value += 1
-            self._messages.append(wire.insert(self._value, xid=xid))
+            change = Insert(self._table.oid, (str(self._value).encode(),))
+            self._messages.append(wire.xlog(replace(change, xid=xid)))
+            told.changes.append((xid or 0, change, self._table))
 
     def _new_xid(self) -> int:
         self._xid += 1

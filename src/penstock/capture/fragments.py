@@ -20,7 +20,6 @@ from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import PAYLOAD_POS, XLOG_DATA
 
-_MESSAGE = ord("M")
 _TRUNCATE = ord("T")
 _ROWS = frozenset(b"IUD")
 # Where the fields behind a message's kind start.
@@ -30,7 +29,6 @@ _COMMIT = struct.Struct(">BQQq")
 _STREAM_START = struct.Struct(">IB")
 _STREAM_COMMIT = struct.Struct(">IBQQq")
 _STREAM_ABORT = struct.Struct(">II")
-_TRANSACTIONAL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +41,17 @@ class Commit:
 
 @dataclass(slots=True)
 class Fragment:
-    """A part of one transaction. `messages` are CopyData messages: row changes and the like."""
+    """A part of one transaction. `messages` are CopyData messages: row changes and truncates."""
 
     xid: int
     streamed: bool
     has_begin: bool
     messages: list[memoryview]
-    # Row changes and truncates among the messages: what a change's ordinal counts.
-    changes: int
     commit: Commit | None = None
+
+    @property
+    def changes(self) -> int:
+        return len(self.messages)
 
     @property
     def first_lsn(self) -> Lsn | None:
@@ -85,7 +85,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A logical message that belongs to no transaction, without its kind's byte."""
+    """A logical message, in the form without an xid."""
 
     payload: bytes
 
@@ -112,7 +112,6 @@ class Fragmenter:
             current = self._current
             if current is not None and (kind in _ROWS or kind == _TRUNCATE):
                 current.messages.append(message)
-                current.changes += 1
             else:
                 try:
                     self._control(kind, message, events)
@@ -128,13 +127,13 @@ class Fragmenter:
             case "B":
                 final_lsn, _, xid = _BEGIN.unpack_from(message, _AT)
                 self._skipping = final_lsn < self._durable_lsn
-                self._current = Fragment(xid, False, True, [], 0)
+                self._current = Fragment(xid, False, True, [])
             case "C":
                 _, _, end_lsn, time_us = _COMMIT.unpack_from(message, _AT)
                 self._finish(Commit(Lsn(end_lsn), time_us), events)
             case "S":
                 xid, first = _STREAM_START.unpack_from(message, _AT)
-                self._current = Fragment(xid, True, bool(first), [], 0)
+                self._current = Fragment(xid, True, bool(first), [])
             case "E":
                 self._cut(events)
                 self._current = None
@@ -144,7 +143,7 @@ class Fragmenter:
                     events.append(Abort(xid, xid))
                 else:
                     commit = Commit(Lsn(end_lsn), time_us)
-                    events.append(Fragment(xid, True, False, [], 0, commit))
+                    events.append(Fragment(xid, True, False, [], commit))
             case "A":
                 events.append(Abort(*_STREAM_ABORT.unpack_from(message, _AT)))
             case "R" | "Y":
@@ -152,7 +151,9 @@ class Fragmenter:
                 self._cut(events)
                 events.append(Description(self._without_xid(message)))
             case "M":
-                self._logical_message(message, events)
+                # Not part of a table. Those of a streamed transaction could not be kept anyway:
+                # one that a savepoint rolled back looks as if it had committed.
+                events.append(Signal(self._without_xid(message)))
             case "O":
                 pass  # where a change was first made; nothing that a later stage needs
             case other:
@@ -174,14 +175,7 @@ class Fragmenter:
             return
         if not self._skipping:
             events.append(current)
-        self._current = Fragment(current.xid, current.streamed, False, [], 0)
-
-    def _logical_message(self, message: memoryview, events: list[Event]) -> None:
-        payload = self._without_xid(message)
-        if payload[1] & _TRANSACTIONAL and self._current is not None:
-            self._current.messages.append(message)
-        else:
-            events.append(Signal(payload))
+        self._current = Fragment(current.xid, current.streamed, False, [])
 
     def _without_xid(self, message: memoryview) -> bytes:
         payload = bytes(message[PAYLOAD_POS:])
@@ -192,8 +186,6 @@ class Fragmenter:
 def touched(payload: bytes | memoryview, streamed: bool) -> list[int]:
     """The oids of the tables that one message is about."""
     at = 5 if streamed else 1
-    if payload[0] == _MESSAGE:
-        return []
     first = int.from_bytes(payload[at : at + 4], "big")
     if payload[0] != _TRUNCATE:
         return [first]

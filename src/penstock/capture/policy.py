@@ -12,6 +12,7 @@ from penstock.errors import (
     SlotInUse,
     SlotLimitReached,
     SourceUnavailable,
+    SpillFailed,
 )
 
 
@@ -26,6 +27,7 @@ _REACTIONS: dict[type[PenstockError], Reaction] = {
     SourceUnavailable: Reaction.RETRY,
     # The disk is full or failed: nothing is lost, and space may return.
     LogNotWritten: Reaction.RETRY,
+    SpillFailed: Reaction.RETRY,
     SlotLimitReached: Reaction.RETRY_BRIEFLY,
     SlotInUse: Reaction.RETRY_BRIEFLY,
     # Everything else needs a person: trying again would only hide it.

@@ -122,6 +122,7 @@ class FrameBuilder:
 
     def commit(self, entry: CommitEntry) -> None:
         self._commits.append(entry)
+        self.size += PACK_COMMIT.size
 
     def define(self, oid: int, content: bytes) -> None:
         """From the next message on, changes of this table are described so."""
@@ -251,10 +252,9 @@ def relation_frame(
 
 
 def change_xids(messages: Messages, first: int, count: int) -> npt.NDArray[np.uint32]:
-    """The xid of each change in a streamed piece; logical messages are not changes."""
+    """The xid of each change in a streamed piece."""
     starts = messages.offsets[first : first + count]
-    data = np.frombuffer(messages.buffer, np.uint8)
-    return _big_endian(data, starts[data[starts] != ord("M")] + 1)
+    return _big_endian(np.frombuffer(messages.buffer, np.uint8), starts + 1)
 
 
 def _big_endian(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:

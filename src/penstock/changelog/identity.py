@@ -14,6 +14,9 @@ from penstock.errors import LogForeign, LogFormatUnknown, LogMissing
 from penstock.lsn import Lsn
 
 FILE = "log.json"
+# What may be in a directory before a log is begun there: the lock of the writer that is about to,
+# and what a file system puts into its root.
+_HARMLESS = frozenset({"writer.lock", "lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,17 @@ def write_identity(storage: Storage, identity: LogIdentity) -> None:
         "created_at": identity.created_at,
     }
     storage.replace(FILE, json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def check_empty(storage: Storage, where: str) -> None:
+    """Raises `LogForeign` if something is there already: somebody's files, or a log's remains."""
+    found = next((name for name in storage.names("") if name not in _HARMLESS), None)
+    if found is not None:
+        raise LogForeign(
+            f"{where} holds something else ({found}) and no {FILE}",
+            remedy="Name an empty or a new directory in [log]; this one is left as it is",
+            path=where,
+        )
 
 
 def read_identity(storage: Storage, where: str) -> LogIdentity:

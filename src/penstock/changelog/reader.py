@@ -149,6 +149,9 @@ class LogReader:
     def frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
         """The headers of all frames that may hold commits in (after, up_to]."""
         head = self.head()
+        if after.segment < head.first_segment:
+            # The place is only a hint: its segment may go once all of it has been applied.
+            after = self.locate(after.lsn)
         for number in range(after.segment, up_to.segment + 1):
             start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
             end = self.visible_end(number, head)

@@ -47,15 +47,11 @@ def removable(
         keep_from = min(keep_from, open_segment)
     slowest = min(applied, default=segments[-1].last_lsn)
     for segment in segments:
-        if segment.last_lsn > slowest:
-            # It holds commits that somebody has not applied: it stays, and what they refer to.
+        if segment.last_lsn > slowest or now_s - segment.sealed_at_s < min_age_s:
+            # It holds commits that somebody has not applied, or that are young: it stays, and what
+            # they refer to, however old that is.
             keep_from = min(keep_from, segment.number, segment.refers_to or segment.number)
-    gone = []
-    for segment in segments:
-        if segment.number >= keep_from or now_s - segment.sealed_at_s < min_age_s:
-            break
-        gone.append(segment.number)
-    return gone
+    return [segment.number for segment in segments if segment.number < keep_from]
 
 
 def to_invalidate(

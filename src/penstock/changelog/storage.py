@@ -49,7 +49,7 @@ class Storage(Protocol):
     def size(self, name: str) -> int: ...
 
     def names(self, folder: str) -> list[str]:
-        """The files in a folder, sorted; none if there is no such folder."""
+        """What is in a folder ("": the log's own), sorted; nothing if there is no such folder."""
 
     def remove(self, name: str) -> None: ...
 
@@ -92,8 +92,12 @@ class LocalStorage:
         self._make_folder(path.parent)
         appender = LocalAppender(path)
         if new:
-            appender.sync()
-            _sync_folder(path.parent)
+            try:
+                appender.sync()
+                _sync_folder(path.parent)
+            except OSError:
+                appender.close()
+                raise
         return appender
 
     def replace(self, name: str, data: bytes) -> None:

@@ -40,17 +40,32 @@ from penstock.changelog.format import (
     pack_messages,
     unpack_messages,
 )
-from penstock.changelog.identity import LogIdentity, read_identity, write_identity
+from penstock.changelog.identity import (
+    LogIdentity,
+    check_empty,
+    read_identity,
+    write_identity,
+)
 from penstock.changelog.recovery import HEAD, End, find_end
 from penstock.changelog.retention import SegmentFacts
 from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
 from penstock.changelog.storage import Appender, LocalStorage, Storage
-from penstock.errors import LogFenced, LogFull, LogInUse, LogMissing, LogNotWritten
+from penstock.errors import (
+    LogCorrupt,
+    LogFenced,
+    LogFull,
+    LogInUse,
+    LogMissing,
+    LogNotWritten,
+    LogUnwritable,
+)
 from penstock.lsn import Lsn
 
 _LOCK = "writer.lock"
 _EPOCH = "epoch"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Waiting does not help: a person must change the path or its permissions.
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
 
 
 class ChangeLog(Protocol):
@@ -112,6 +127,7 @@ class LogWriter:
         self._in_force: dict[int, bytes] = {}
         self._defined_at: dict[bytes, int] = {}
         self._file: Appender | None = None
+        self._opened = False
         # What is known of the segments before the last, by number.
         self._sealed: dict[int, SegmentFacts] = {}
         with contextlib.ExitStack() as on_failure, self._failures():
@@ -125,6 +141,7 @@ class LogWriter:
             self._epoch = self._take_epoch()
             self._start(find_end(self._storage, self._where))
             self._lock = on_failure.pop_all()
+        self._opened = True
 
     @property
     def open_transactions(self) -> int:
@@ -247,6 +264,7 @@ class LogWriter:
         except LogMissing:
             if identity is None:
                 raise
+            check_empty(self._storage, self._where)
             write_identity(self._storage, identity)
             return identity
 
@@ -280,8 +298,12 @@ class LogWriter:
             for number in segment_numbers(self._storage):
                 if number > end.last_segment:
                     self._storage.remove(segment_name(number))
-            reader = SegmentReader(self._storage, self._segment, self._where)
-            self._created_us = reader.header().created_us
+            header = SegmentReader(self._storage, self._segment, self._where).header()
+            if header.log_id != self.identity.log_id.bytes:
+                raise LogCorrupt(
+                    f"{self._where}/{segment_name(self._segment)}", 0, "it belongs to another log"
+                )
+            self._created_us = header.created_us
             self._synced_pos = end.position
             self._file = self._storage.append_to(segment_name(self._segment))
             self._file.truncate(end.position)
@@ -359,14 +381,15 @@ class LogWriter:
         file = self._appender()
         file.sync()
         self._synced_pos = file.size
+        self._synced_lsn = self._written_lsn
 
     @property
     def _unsynced_bytes(self) -> int:
         return self._file.size - self._synced_pos if self._file is not None else 0
 
     def _publish(self) -> None:
-        """Let readers see what has been synced."""
-        self.complete_lsn = self._written_lsn
+        """Let readers see what has been synced, and no more: frames behind it may be written."""
+        self.complete_lsn = self._synced_lsn
         self._counter += 1
         head = Head(
             epoch=self._epoch,
@@ -392,6 +415,7 @@ class LogWriter:
     def _roll(self) -> None:
         """The segment is full and synced: go on in the next one."""
         self._appender().close()
+        self._file = None  # should the next one fail, there is nothing here to cut off
         self._open_segment(self._segment + 1, refers_to=self._refers_to)
         self._publish()
 
@@ -406,8 +430,11 @@ class LogWriter:
                     self._file.truncate(self._synced_pos)
                 self._file.close()
                 self._file = None
+            reason = error.strerror or str(error)
+            if error.errno in _NOT_OURS and not self._opened:
+                raise LogUnwritable(self._where, reason) from error
             kind = LogFull if error.errno in _NO_ROOM else LogNotWritten
-            raise kind(self._where, error.strerror or str(error)) from error
+            raise kind(self._where, reason) from error
 
     # --- aborted subtransactions ------------------------------------------------------------------
 

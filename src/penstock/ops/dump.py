@@ -12,7 +12,6 @@ from penstock.postgres.messages import (
     Binary,
     Delete,
     Insert,
-    LogicalMessage,
     Relation,
     Row,
     Truncate,
@@ -53,8 +52,6 @@ def _changes(transaction: Transaction) -> Iterator[dict[str, Any]]:
         message = decoder.decode(payload)
         if isinstance(message, Relation):
             relations[message.oid] = message
-        elif isinstance(message, LogicalMessage):
-            yield {"kind": "message", "prefix": message.prefix}
         else:
             yield {"seq": seq, **_change(message, relations)}
             seq += 1

@@ -83,11 +83,8 @@ def transaction_lines(transaction: dict[str, Any]) -> Iterator[str]:
 
 
 def _change_line(change: dict[str, Any]) -> str:
-    match change:
-        case {"kind": "message", "prefix": prefix}:
-            return f"message {prefix}"
-        case {"kind": "truncate", "tables": tables, "seq": seq}:
-            return f"{seq:>6} truncate {', '.join(tables)}"
+    if change["kind"] == "truncate":
+        return f"{change['seq']:>6} truncate {', '.join(change['tables'])}"
     images = [
         f"{name} {_image(change[name])}" for name in ("old", "new") if change.get(name) is not None
     ]

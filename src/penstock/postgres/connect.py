@@ -7,6 +7,7 @@ files work. No message repeats the DSN: it may hold a password.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -42,13 +43,22 @@ def connect(dsn: str, *, what: str = "dsn in [source]", **parameters: Any) -> ps
     """
     given = parse_dsn(dsn, what=what)
     if extra := parameters.pop("options", None):
-        parameters["options"] = f"{given.get('options', '')} {extra}".strip()
-    defaults = {"application_name": "penstock", "connect_timeout": _CONNECT_TIMEOUT_S}
-    merged = {**defaults, **_TCP_KEEPALIVE, **given, **parameters}
+        before = given.get("options") or os.environ.get("PGOPTIONS", "")
+        parameters["options"] = f"{before} {extra}".strip()
+    merged = {**_defaults(given), **given, **parameters}
     try:
         return psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:
         raise _explain(error, place(given), what) from None
+
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Ours, where neither the DSN, nor the environment, nor a service file may say otherwise."""
+    name = {"fallback_application_name": "penstock"}
+    if "service" in given or "PGSERVICE" in os.environ:
+        return name
+    timeout = {} if "PGCONNECT_TIMEOUT" in os.environ else {"connect_timeout": _CONNECT_TIMEOUT_S}
+    return {**name, **timeout, **_TCP_KEEPALIVE}
 
 
 def parse_dsn(dsn: str, *, what: str = "dsn in [source]") -> dict[str, Any]:
@@ -89,7 +99,8 @@ def place(given: dict[str, Any]) -> str:
     >>> place({"host": "db", "port": "5432", "dbname": "app", "password": "secret"})
     'db:5432/app'
     """
-    host = given.get("host") or given.get("hostaddr") or given.get("service") or "the local socket"
+    named = (given.get(key) for key in ("host", "hostaddr", "service"))
+    host = next(filter(None, named), None) or os.environ.get("PGHOST") or "the local socket"
     port = f":{given['port']}" if given.get("port") else ""
     database = f"/{given['dbname']}" if given.get("dbname") else ""
     return f"{host}{port}{database}"

@@ -83,8 +83,7 @@ def read_publications(
                 PublishedTable(
                     TableName(row["schema"], row["table"]),
                     row["row_filter"],
-                    # A column list has dependencies too, and nothing tells them apart.
-                    tuple(c for c in row["filter_columns"] if c in row["row_filter"]),
+                    tuple(row["filter_columns"]),
                     None if row["columns"] is None else tuple(row["columns"]),
                 )
             )
@@ -145,17 +144,15 @@ SELECT p.pubname AS name, pg_get_userbyid(p.pubowner) AS owner,
 """
 
 # The columns of a row filter are in its dependencies: no need to read the expression.
-_TABLES = """
+_TABLES = r"""
 SELECT p.pubname AS publication, n.nspname AS schema, c.relname AS table,
        pg_get_expr(r.prqual, r.prrelid) AS row_filter,
        ARRAY(
-           SELECT a.attname::text
-             FROM pg_depend AS d
-             JOIN pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
-            WHERE r.prqual IS NOT NULL
-              AND d.classid = 'pg_publication_rel'::regclass AND d.objid = r.oid
-              AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.prrelid
-              AND d.refobjsubid > 0
+           -- The stored expression names its columns by number.
+           SELECT a.attname::text FROM pg_attribute AS a
+            WHERE a.attrelid = r.prrelid
+              AND a.attnum IN (
+                  SELECT (regexp_matches(r.prqual::text, ':varattno (\d+)', 'g'))[1]::int2)
             ORDER BY a.attnum
        ) AS filter_columns,
        CASE WHEN r.prattrs IS NOT NULL THEN ARRAY(

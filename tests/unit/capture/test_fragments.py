@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.postgres.messages import Insert, LogicalMessage, Truncate
 from support import wire
+from support.pgoutput_encoder import encode
 from support.stories import tell
 
 
@@ -75,20 +77,16 @@ def test_a_description_takes_effect_where_it_stands() -> None:
     assert [type(event) for event in events] == [Fragment, Description, Fragment]
 
 
-def test_messages_of_a_transaction_belong_to_it_and_others_are_signals() -> None:  # M4.6
+def test_logical_messages_are_signals_and_no_part_of_a_transaction() -> None:  # M4.6
     inside = LogicalMessage(True, Lsn(1), "app", b"x")
-    outside = LogicalMessage(False, Lsn(1), "app", b"y")
+    streamed = replace(inside, xid=9)
     events = feed(
         Fragmenter(Lsn(0)),
-        wire.xlog(outside),
-        wire.begin(0x1F8),
-        wire.xlog(inside),
-        wire.insert(1),
-        wire.commit(0x200),
+        *(wire.begin(0x1F8), wire.xlog(inside), wire.insert(1), wire.commit(0x200)),
+        *(wire.stream_start(9), wire.xlog(streamed), wire.insert(2, xid=9), wire.stream_stop()),
     )
-    assert isinstance(events[0], Signal)
-    (fragment,) = fragments(events)
-    assert (len(fragment.messages), fragment.changes) == (2, 1)
+    assert [event for event in events if isinstance(event, Signal)] == [Signal(encode(inside))] * 2
+    assert [fragment.changes for fragment in fragments(events)] == [1, 1]
 
 
 def test_a_truncate_touches_all_its_tables() -> None:

@@ -26,6 +26,7 @@ from penstock.errors import (
     SlotInUse,
     SlotLimitReached,
     SourceUnavailable,
+    SpillFailed,
 )
 
 LOST = ConnectionLost("lost", remedy="")
@@ -38,6 +39,7 @@ MAY_PASS = {
     SourceUnavailable: Reaction.RETRY,
     LogNotWritten: Reaction.RETRY,
     LogFull: Reaction.RETRY,
+    SpillFailed: Reaction.RETRY,
     SlotInUse: Reaction.RETRY_BRIEFLY,
     SlotLimitReached: Reaction.RETRY_BRIEFLY,
 }

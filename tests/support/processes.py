@@ -1,0 +1,110 @@
+"""Penstock in processes of its own: started, killed, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.config import Config
+from support.waiting import eventually
+
+_TESTS = Path(__file__).parents[1]
+
+
+class CaptureProcess:
+    """A capture that can be killed and started again, as often as the test likes."""
+
+    def __init__(self, config: Config, directory: Path) -> None:
+        """`directory`: for its configuration and what it says."""
+        self._directory = directory
+        self._said = directory / "capture.err"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.kills = 0
+        (directory / "capture.toml").write_text(_toml(config))
+
+    def start(self) -> None:
+        self.reap()
+        with self._said.open("ab") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.runner", self._directory / "capture.toml"],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env={**_environment(), "PYTHONPATH": str(_TESTS)},
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs any more, and nothing was tidied up."""
+        process = self._running()
+        assert process.poll() is None, f"capture had ended by itself: {self.said()}"
+        process.kill()
+        process.wait(10)
+        self.kills += 1
+
+    def stop(self, *, within_s: float = 15.0) -> None:
+        """SIGTERM: a clean end."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(within_s) == 0, self.said()
+
+    def failure(self, *, within_s: float = 15.0) -> str:
+        """What it said when it ended with an error by itself."""
+        process = self._running()
+        eventually(lambda: process.poll() is not None, "capture ends", within_s=within_s)
+        assert process.returncode == 2, self.said()
+        return self.said()
+
+    def said(self) -> str:
+        return self._said.read_text(errors="replace")[-2000:]
+
+    def reap(self) -> None:
+        """Whatever the test did: no process is left."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "start it first"
+        return self._process
+
+
+@contextmanager
+def capture_process(config: Config, directory: Path) -> Iterator[CaptureProcess]:
+    process = CaptureProcess(config, directory)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.reap()
+
+
+def _toml(config: Config) -> str:
+    """The few settings that tests use, as a file."""
+    source, log = config.source, config.log
+    lines = [
+        "[source]",
+        f"dsn = {json.dumps(source.conninfo)}",
+        f"slot = {json.dumps(source.slot)}",
+        f"publication = {json.dumps(source.publication)}",
+        f"tables = {json.dumps([table.name.sql for table in source.tables])}",
+        f"wal_sender_timeout_s = {source.wal_sender_timeout_s}",
+        f"keepalive_interval_s = {source.keepalive_interval_s}",
+        "[heartbeat]",
+        f"interval_min = {config.heartbeat.interval_min}",
+        f"timeout_min = {config.heartbeat.timeout_min}",
+        "[log]",
+        f"path = {json.dumps(str(log.path))}",
+        f"segment_mib = {log.segment_mib}",
+        f"min_age_h = {log.min_age_h}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
