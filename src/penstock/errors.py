@@ -332,7 +332,7 @@ class LogNotWritten(LogError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"change log {path} cannot be written: {reason}",
-            remedy="Make room or mend the disk, then start capture again: nothing is lost",
+            remedy="Make room or mend the disk; nothing is lost, and capture goes on by itself",
             path=path,
         )
 
@@ -359,6 +359,20 @@ class SpillFailed(LogError):
         super().__init__(
             f"an uncommitted transaction cannot be kept in {path}: {reason}",
             remedy="Make room or mend the disk: nothing is lost, for none of it was confirmed",
+            path=path,
+        )
+
+
+class LogAtBudget(LogError):
+    """The log is as large as it may be, and its consumers need what is there."""
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        super().__init__(
+            f"change log {path} has reached its disk budget of {max_bytes:,} bytes",
+            remedy=(
+                "Capture goes on by itself when its consumers have come further; "
+                "`penstock log consumers` names them, and max_gib in [log] leaves more room"
+            ),
             path=path,
         )
 
@@ -393,7 +407,7 @@ class ConsumerInvalidated(LogError):
     def __init__(self, consumer: str) -> None:
         super().__init__(
             f'consumer "{consumer}" was released when the change log reached its disk budget',
-            remedy="Seed its target again; a larger max_bytes in [log] leaves it more time",
+            remedy="Seed its target again; a larger max_gib in [log] leaves it more time",
             consumer=consumer,
         )
 

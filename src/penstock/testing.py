@@ -62,10 +62,10 @@ class MemoryStorage:
         self.fault("replace", name)
         self._files[name] = _File(bytearray(data), data)
 
-    def overwrite(self, name: str, data: bytes) -> None:
+    def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         self.fault("overwrite", name)
         file = self._files.setdefault(name, _File())
-        file.data[: len(data)] = data
+        file.data[at : at + len(data)] = data
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         self.reads += 1

@@ -39,9 +39,9 @@ def test_the_log_equals_what_committed_after_all_of_it(
     with Database(own_server, "app") as database, Proxy(own_server.port) as proxy:
         prepare(database, journal=True)
         database.rows("SELECT pg_copy_logical_replication_slot(%s, 'watcher')", SLOT)
-        config = capture_config(proxy.through(database.dsn()), tmp_path / "log")
-        log = config.log.model_copy(update={"segment_mib": 0.25})
-        config = config.model_copy(update={"log": log})
+        config = capture_config(
+            proxy.through(database.dsn()), tmp_path / "log", log={"segment_mib": 0.25}
+        )
         with capture_process(config, tmp_path) as process:
             with Writers(database, 3, seed=own_server.version, journal=True) as writers:
                 for fault in faults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,15 @@ from support.workload import PUBLICATION, SLOT
 _SOURCE: dict[str, Any] = {"keepalive_interval_s": 0.1, "wal_sender_timeout_s": 20.0}
 
 
-def capture_config(dsn: str, log: Path, *, stale_timeout_s: float = 600.0, **source: Any) -> Config:
+def capture_config(
+    dsn: str,
+    path: Path,
+    *,
+    stale_timeout_s: float = 600.0,
+    log: Mapping[str, Any] | None = None,
+    **source: Any,
+) -> Config:
+    """`log`: settings of [log] besides the path; the others are of [source]."""
     return Config.model_validate(
         {
             "source": {
@@ -33,7 +41,7 @@ def capture_config(dsn: str, log: Path, *, stale_timeout_s: float = 600.0, **sou
                 **source,
             },
             "heartbeat": {"interval_min": 0, "timeout_min": stale_timeout_s / 60},
-            "log": {"path": log},
+            "log": {"path": path, **(log or {})},
         }
     )
 

@@ -11,6 +11,7 @@ import time
 
 import structlog
 
+from penstock.capture.abandoning import Abandoned, unless_stopped
 from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
 from penstock.capture.pump import Pump
@@ -55,12 +56,14 @@ class Capture:
 
     def run(self) -> None:
         """Capture until `stop`; raises only what an operator must mend."""
-        patience = Patience()
+        patience = Patience(wal_sender_timeout_s=self._settings.wal_sender_timeout_s)
         with heartbeats(self._source.conninfo, self._heartbeat_interval_s, self.heartbeat):
             while not self._stop.is_set():
                 durable_before = self._durable_lsn
                 try:
                     self._follow()
+                except Abandoned:
+                    return
                 except PenstockError as error:
                     if self._durable_lsn > durable_before:
                         patience.progressed()
@@ -74,9 +77,9 @@ class Capture:
 
     def _follow(self) -> None:
         """One connection, from start to end."""
-        slot = check_source(self._source)
-        with ReplicationConnection(
-            self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
+        slot = unless_stopped(self._stop, lambda: check_source(self._source))
+        with unless_stopped(
+            self._stop, self._connect, undo=ReplicationConnection.close
         ) as connection:
             server = connection.identify()
             new = LogIdentity.new(
@@ -89,23 +92,30 @@ class Capture:
             log = LogWriter(self._log.path, new, log_settings(self._log))
             try:
                 check_log(log, connection, server, slot)
-                connection.start(self._source.slot, self._source.publication, log.complete_lsn)
-                self.connections += 1
-                _log.info("following", slot=self._source.slot, from_lsn=str(log.complete_lsn))
                 now = time.monotonic()
                 self.session = ReplicationSession(log.complete_lsn, self._settings, now=now)
-                self._connection = connection
-                Pump(
+                pump = Pump(
                     connection,
                     self.session,
                     log,
                     retention_settings(self._log),
                     self.heartbeat,
                     self._stop,
-                ).run()
+                )
+                pump.keep_small(now)
+                connection.start(self._source.slot, self._source.publication, log.complete_lsn)
+                self.connections += 1
+                _log.info("following", slot=self._source.slot, from_lsn=str(log.complete_lsn))
+                self._connection = connection
+                pump.run()
             finally:
                 self._connection = None
                 log.close()
+
+    def _connect(self) -> ReplicationConnection:
+        return ReplicationConnection(
+            self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
+        )
 
 
 def log_settings(config: LogConfig) -> LogSettings:

@@ -7,6 +7,8 @@ from enum import Enum
 
 from penstock.errors import (
     ConnectionLost,
+    LogAtBudget,
+    LogInUse,
     LogNotWritten,
     PenstockError,
     SlotInUse,
@@ -27,16 +29,18 @@ _REACTIONS: dict[type[PenstockError], Reaction] = {
     SourceUnavailable: Reaction.RETRY,
     # The disk is full or failed: nothing is lost, and space may return.
     LogNotWritten: Reaction.RETRY,
+    LogAtBudget: Reaction.RETRY,
     SpillFailed: Reaction.RETRY,
     SlotLimitReached: Reaction.RETRY_BRIEFLY,
     SlotInUse: Reaction.RETRY_BRIEFLY,
+    # `penstock log prune` holds it for a moment.
+    LogInUse: Reaction.RETRY_BRIEFLY,
     # Everything else needs a person: trying again would only hide it.
     PenstockError: Reaction.STOP,
 }
 
-# A walsender whose client is gone may hold the slot until its timeout; with ours set to 20 s this
-# leaves room for a server-wide default of 60 s.
-RETRY_BRIEFLY_S = 70.0
+# A walsender whose client is gone may hold the slot until its timeout: 60 s by default.
+_RETRY_BRIEFLY_S = 70.0
 
 
 def reaction(error: PenstockError) -> Reaction:
@@ -67,8 +71,10 @@ class Backoff:
 class Patience:
     """How long to pause after each error of one capture, and when to tell the operator instead."""
 
-    def __init__(self, backoff: Backoff | None = None) -> None:
+    def __init__(self, *, wal_sender_timeout_s: float, backoff: Backoff | None = None) -> None:
+        """The timeout is that of our own walsenders, which may hold the slot after we are gone."""
         self._backoff = backoff or Backoff()
+        self._brief_s = max(_RETRY_BRIEFLY_S, 1.2 * wal_sender_timeout_s + 10)
         # Since when every attempt failed with an error that is tried again only briefly.
         self._brief_since: float | None = None
 
@@ -88,7 +94,7 @@ class Patience:
             self._brief_since = None
         elif self._brief_since is None:
             self._brief_since = now
-        is_over = self._brief_since is not None and now - self._brief_since > RETRY_BRIEFLY_S
+        is_over = self._brief_since is not None and now - self._brief_since > self._brief_s
         if what is Reaction.STOP or is_over:
             raise error
         return self._backoff.pause_s()

@@ -1,8 +1,8 @@
 """One connection at work: connection → session → fragments → log → tracker → feedback.
 
 Invariant: a position is confirmed only after the log has it, and everything before it, on disk. The
-loop never waits for anything else than the socket, the disk, and room in the log; while there is no
-room it goes on to answer the server.
+loop never waits for anything else than the socket and the disk. When the log is at its budget the
+connection ends cleanly: to keep it without reading would hold up a server that shuts down.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from penstock.capture.fragments import Abort, Description, Fragment, Fragmenter,
 from penstock.capture.heartbeat import PREFIX, HeartbeatMeter
 from penstock.changelog.maintenance import RetentionSettings, prune
 from penstock.changelog.writer import LogWriter
+from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.messages import LogicalMessage
 from penstock.postgres.pgoutput import Decoder
 from penstock.postgres.session import ReplicationSession
 
-# How often retention looks, and how often a full log looks again.
+# How often retention looks. With a budget often: the log may grow past it between two looks.
 _PRUNE_INTERVAL_S = 30.0
-_FULL_INTERVAL_S = 1.0
+_BUDGET_INTERVAL_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +47,7 @@ class Pump:
     # Commits that the log has taken and not yet flushed.
     _committed: list[int] = field(default_factory=list)
     _prune_at: float = 0.0
-    _full: bool = False
+    _over_budget: bool = False
 
     def __post_init__(self) -> None:
         self._fragmenter = Fragmenter(self.log.complete_lsn)
@@ -55,26 +56,30 @@ class Pump:
     def run(self) -> None:
         """Until `stop`, then leave cleanly; raises what ends the connection."""
         now = time.monotonic()
-        while not self.stop.is_set():
-            decision = self.session.decide(now)
-            if decision.give_up is not None:
-                raise decision.give_up
-            if decision.send is not None:
-                self.connection.send(decision.send)
-            now = self._turn(now, decision.wake_at)
-        self._flush(time.monotonic())
+        try:
+            while not self.stop.is_set():
+                decision = self.session.decide(now)
+                if decision.give_up is not None:
+                    raise decision.give_up
+                if decision.send is not None:
+                    self.connection.send(decision.send)
+                now = self._turn(now, decision.wake_at)
+        except LogAtBudget:
+            self._leave()
+            raise
+        self._leave()
+
+    def _leave(self) -> None:
+        """Everything received is durable and confirmed, and the slot is free."""
+        now = time.monotonic()
+        self._flush(now)
         self.connection.send(self.session.final_status(now))
         self.connection.end()
 
     def _turn(self, now: float, wake_at: float) -> float:
         """Receive and store what there is, or wait; returns the time."""
-        self._keep_small(now)
-        if self._full:
-            # Nothing is read: the server's own buffers fill, and it waits for us.
-            self.stop.wait(max(0.0, min(wake_at - now, _FULL_INTERVAL_S)))
-            return time.monotonic()
-        pending = self.log.pending_bytes
-        if pending:
+        self.keep_small(now)
+        if self.log.pending_bytes:
             timeout_s = 0.0
         else:
             timeout_s = min(wake_at, self._flushing.wake_at(unnoted=self._unnoted)) - now
@@ -115,11 +120,12 @@ class Pump:
                     self._signal(event, now)
 
     def _signal(self, signal: Signal, now: float) -> None:
-        """Logical messages outside transactions: ours are heartbeats, others are not kept."""
+        """Logical messages: ours are heartbeats, others are not kept."""
         message = Decoder(1, "off").decode(signal.payload)
-        if isinstance(message, LogicalMessage) and message.prefix == PREFIX:
+        if not isinstance(message, LogicalMessage) or message.prefix != PREFIX:
+            return
+        if self.heartbeat.received(message.content.decode(errors="replace")):
             self.session.heartbeat_received(now)
-            self.heartbeat.received(message.content.decode(errors="replace"))
 
     def _flush(self, now: float) -> None:
         """Make everything received durable, and so confirmable."""
@@ -137,21 +143,17 @@ class Pump:
             return self._tracker.frontier_lsn
         return self.log.complete_lsn
 
-    def _keep_small(self, now: float) -> None:
-        """Let retention look, now and then; a log beyond its budget at every turn."""
+    def keep_small(self, now: float) -> None:
+        """Let retention look, now and then; `LogAtBudget` if only consumers can make room."""
         if now < self._prune_at:
             return
+        budget = self.retention.max_bytes
+        self._prune_at = now + (_PRUNE_INTERVAL_S if budget is None else _BUDGET_INTERVAL_S)
         pruned = prune(self.log, self.retention)
         for name in pruned.invalidated:
             _log.error("consumer released: the log reached its disk budget", consumer=name)
-        if pruned.full and not self._full:
-            _log.error(
-                "the log reached its disk budget and waits for its consumers",
-                max_bytes=self.retention.max_bytes,
-            )
-        self._full = pruned.full
-        self._prune_at = now + (_FULL_INTERVAL_S if pruned.full else self._prune_pause_s())
-
-    def _prune_pause_s(self) -> float:
-        # With a budget the log may grow past it between two looks: look often.
-        return _PRUNE_INTERVAL_S if self.retention.max_bytes is None else _FULL_INTERVAL_S
+        if pruned.over_budget and not self._over_budget:
+            _log.error("the log is beyond its disk budget: an open transaction needs all of it")
+        self._over_budget = pruned.over_budget
+        if pruned.full and budget is not None:
+            raise LogAtBudget(self.log.where, budget)

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from penstock.changelog.storage import Storage
-from penstock.errors import ConfigError, ConsumerInvalidated, LogForeign, LogForeignPosition
+from penstock.errors import (
+    ConfigError,
+    ConsumerInvalidated,
+    LogForeign,
+    LogForeignPosition,
+    LogInUse,
+)
 from penstock.lsn import Lsn
 
 FOLDER = "consumers"
+_LOCK = "consumers.lock"
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,11 @@ def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Cons
             f"{name!r} is not a name for a consumer",
             remedy="Use up to 100 letters, digits, - and _",
         )
+    with _exclusively(storage):
+        return _register(storage, name, log_id, applied_lsn)
+
+
+def _register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Consumer:
     known = {consumer.name: consumer for consumer in consumers(storage)}.get(name)
     if known is not None and known.log_id != log_id:
         raise LogForeignPosition(
@@ -56,10 +72,8 @@ def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Cons
 
 def invalidate(storage: Storage, consumer: Consumer) -> None:
     """Release what it holds back."""
-    _write(
-        storage,
-        Consumer(consumer.name, consumer.log_id, consumer.applied_lsn, consumer.updated_at, True),
-    )
+    with _exclusively(storage):
+        _write(storage, replace(consumer, invalidated=True))
 
 
 def forget(storage: Storage, name: str) -> bool:
@@ -71,6 +85,23 @@ def forget(storage: Storage, name: str) -> bool:
 
 def consumers(storage: Storage) -> list[Consumer]:
     return [_read(storage, name) for name in storage.names(FOLDER) if name.endswith(".json")]
+
+
+@contextmanager
+def _exclusively(storage: Storage) -> Iterator[None]:
+    """One change at a time: a consumer's news must not undo that it was released."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        with storage.lock(_LOCK) as mine:
+            if mine:
+                yield
+                return
+        if time.monotonic() > deadline:
+            raise LogInUse(
+                "another process holds the list of the log's consumers",
+                remedy="Find out which one hangs: it should take a millisecond",
+            )
+        time.sleep(0.005)
 
 
 def _file(name: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.changelog.consumers import Consumer, consumers, invalidate
-from penstock.changelog.retention import SegmentFacts, removable, to_invalidate
+from penstock.changelog.retention import SegmentFacts, removable
 from penstock.changelog.writer import LogWriter
 
 
@@ -25,61 +26,72 @@ class Pruned:
     segments: tuple[int, ...]
     freed_bytes: int
     invalidated: tuple[str, ...]
-    # Still beyond the budget: nothing more may go.
+    # Beyond the budget, and consumers hold segments back: waiting for them helps.
     full: bool
+    # Beyond the budget, and nobody does: an open transaction needs what is there.
+    over_budget: bool
 
 
 def prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
     """Remove what may go. Beyond the budget the minimum age no longer counts, and with
-    `invalidate` neither do the slowest consumers."""
+    `invalidate` neither do the slowest consumers, as far as that frees anything."""
+    with writer.failures():
+        return _prune(writer, settings)
+
+
+def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
     gone: list[SegmentFacts] = []
     released: list[str] = []
     while True:
         segments = writer.segment_facts()
-        counted = _counted(writer)
+        counted = [consumer for consumer in consumers(writer.storage) if not consumer.invalidated]
         excess = _excess(segments, settings)
-        numbers = removable(
-            segments,
-            applied=[consumer.applied_lsn for consumer in counted],
-            open_segment=writer.oldest_open_segment,
-            now_s=time.time(),
-            min_age_s=0.0 if excess > 0 else settings.min_age_s,
-        )
+        numbers = _removable(writer, segments, counted, 0.0 if excess > 0 else settings.min_age_s)
         if excess > 0:
             numbers = _just_enough(segments, numbers, excess)
         writer.remove_segments(numbers)
         gone += [segment for segment in segments if segment.number in numbers]
-        if settings.on_full == "wait":
-            break
         segments = writer.segment_facts()
-        slowest = to_invalidate(
-            segments,
-            applied={consumer.name: consumer.applied_lsn for consumer in counted},
-            excess_bytes=_excess(segments, settings),
-        )
-        if slowest is None:
+        excess = _excess(segments, settings)
+        held_back = excess > 0 and bool(_removable(writer, segments, [], 0.0))
+        if not held_back or settings.on_full == "wait":
             break
-        invalidate(writer.storage, next(c for c in counted if c.name == slowest))
-        released.append(slowest)
+        slowest = min(counted, key=lambda consumer: consumer.applied_lsn)
+        invalidate(writer.storage, slowest)
+        released.append(slowest.name)
     return Pruned(
         tuple(segment.number for segment in gone),
         sum(segment.size for segment in gone),
         tuple(released),
-        _excess(writer.segment_facts(), settings) > 0,
+        full=held_back,
+        over_budget=excess > 0 and not held_back,
     )
 
 
-def _counted(writer: LogWriter) -> list[Consumer]:
-    return [consumer for consumer in consumers(writer.storage) if not consumer.invalidated]
+def _removable(
+    writer: LogWriter,
+    segments: Sequence[SegmentFacts],
+    counted: Sequence[Consumer],
+    min_age_s: float,
+) -> list[int]:
+    return removable(
+        segments,
+        applied=[consumer.applied_lsn for consumer in counted],
+        open_segment=writer.oldest_open_segment,
+        now_s=time.time(),
+        min_age_s=min_age_s,
+    )
 
 
-def _excess(segments: list[SegmentFacts], settings: RetentionSettings) -> int:
+def _excess(segments: Sequence[SegmentFacts], settings: RetentionSettings) -> int:
     if settings.max_bytes is None:
         return 0
     return sum(segment.size for segment in segments) - settings.max_bytes
 
 
-def _just_enough(segments: list[SegmentFacts], numbers: list[int], excess: int) -> list[int]:
+def _just_enough(
+    segments: Sequence[SegmentFacts], numbers: Sequence[int], excess: int
+) -> list[int]:
     """No more of them than the budget asks for: what is young and fits is kept."""
     chosen: list[int] = []
     for segment in segments:

@@ -93,9 +93,14 @@ class LogReader:
 
     def start(self) -> Position:
         """Before the oldest commit that is still there."""
-        first = self.head().first_segment
-        header = self.segment(first).header()
-        return Position(header.base_lsn, first, SEGMENT_HEADER_SIZE)
+        head = self.head()
+        while True:
+            try:
+                header = self.segment(head.first_segment).header()
+            except LogRetired as retired:
+                head = self._moved_on(head, retired)
+            else:
+                return Position(header.base_lsn, head.first_segment, SEGMENT_HEADER_SIZE)
 
     def end(self) -> Position:
         """Behind the newest commit that may be read."""
@@ -116,6 +121,20 @@ class LogReader:
     def locate(self, lsn: Lsn) -> Position:
         """The place of an LSN; refuses one before the oldest segment or beyond the end."""
         head = self.head()
+        while True:
+            try:
+                return self._locate(lsn, head)
+            except LogRetired as retired:
+                head = self._moved_on(head, retired)
+
+    def _moved_on(self, before: Head, retired: LogRetired) -> Head:
+        """The head, if retention has moved it since; else what was asked for is really gone."""
+        head = self.head()
+        if head.first_segment == before.first_segment:
+            raise retired
+        return head
+
+    def _locate(self, lsn: Lsn, head: Head) -> Position:
         if lsn > head.complete_lsn:
             raise LogForeignPosition(
                 f"position {lsn} is beyond the end of the change log at {head.complete_lsn}",
@@ -207,6 +226,7 @@ class LogReader:
         streamed = bool(fragment["flags"] & FragmentFlag.STREAMED)
         first = int(fragment["first"])
         gone = frozenset(aborted)
+        known: dict[int, bytes] = {}
         for index in range(first, first + int(fragment["messages"])):
             payload = frame.messages[index]
             if streamed:
@@ -214,18 +234,23 @@ class LogReader:
                     continue
                 payload = payload[:1] + payload[5:]
             oids = touched(payload, streamed=False)
-            definitions = {oid: self._in_force(frame.meta, ref.segment, oid, index) for oid in oids}
+            definitions = {}
+            for oid in oids:
+                place = self._in_force(frame.meta, oid, index)
+                if place not in known:
+                    known[place] = self.definition(ref.segment, place)[0]
+                definitions[oid] = known[place]
             yield oids, payload, definitions
 
-    def _in_force(self, meta: ChangesMeta, segment: int, oid: int, message: int) -> bytes:
-        """The Relation message that describes a message of table `oid`."""
+    def _in_force(self, meta: ChangesMeta, oid: int, message: int) -> int:
+        """Where the Relation stands that describes a message of table `oid`."""
         relations = meta.relations
         places = relations["position"][
             (relations["oid"] == oid) & (relations["from_message"] <= message)
         ]
         if not len(places):
             raise LogCorrupt(self._where, 0, f"table {oid} is not described")
-        return self.definition(segment, int(places[-1]))[0]
+        return int(places[-1])
 
     def segment(self, number: int, limit: int | None = None) -> SegmentReader:
         return SegmentReader(self.storage, number, self._where, limit=limit)

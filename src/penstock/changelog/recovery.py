@@ -7,7 +7,7 @@ segment was synced beyond it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.changelog.format import (
     FRAME_HEADER_SIZE,
@@ -34,6 +34,8 @@ class End:
     first_segment: int
     last_segment: int
     position: int
+    # Before it everything is known to be on disk; behind it, it only looks so.
+    trusted_pos: int
     complete_lsn: Lsn
     refers_to: int
     counter: int
@@ -66,12 +68,16 @@ def find_end(storage: Storage, where: str) -> End | None:
     segment = SegmentReader(storage, last, where)
     header = segment.header()
     if head is not None and head.last_segment == last:
-        start = End(first, last, head.position, head.complete_lsn, head.refers_to, head.counter)
+        start = End(
+            *(first, last, head.position, head.position),
+            *(head.complete_lsn, head.refers_to, head.counter),
+        )
         if segment.size() < head.position:
             raise LogCorrupt(f"{where}/{segment_name(last)}", segment.size(), "it was cut off")
     else:
         counter = head.counter if head is not None else 0
-        start = End(first, last, SEGMENT_HEADER_SIZE, header.base_lsn, 0, counter)
+        beginning = SEGMENT_HEADER_SIZE
+        start = End(first, last, beginning, beginning, header.base_lsn, 0, counter)
     return _follow(storage, segment, start, where)
 
 
@@ -106,7 +112,7 @@ def _follow(storage: Storage, segment: SegmentReader, start: End, where: str) ->
     if position < size and _synced_beyond(storage, segment.number, position):
         name = f"{where}/{segment_name(segment.number)}"
         raise LogCorrupt(name, position, "a frame is not what it was")
-    return End(start.first_segment, segment.number, position, complete, refers_to, start.counter)
+    return replace(start, position=position, complete_lsn=complete, refers_to=refers_to)
 
 
 def oldest_reference(segment: SegmentReader, frame: FrameAt, known: int) -> int:

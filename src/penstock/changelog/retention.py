@@ -48,17 +48,10 @@ def removable(
     slowest = min(applied, default=segments[-1].last_lsn)
     for segment in segments:
         if segment.last_lsn > slowest or now_s - segment.sealed_at_s < min_age_s:
-            # It holds commits that somebody has not applied, or that are young: it stays, and what
-            # they refer to, however old that is.
-            keep_from = min(keep_from, segment.number, segment.refers_to or segment.number)
+            # It holds commits that somebody has not applied, or that are young.
+            keep_from = min(keep_from, segment.number)
+    for segment in reversed(segments):
+        # What stays can be read: its fragments stay too, and theirs, however old they are.
+        if segment.number >= keep_from and segment.refers_to:
+            keep_from = min(keep_from, segment.refers_to)
     return [segment.number for segment in segments if segment.number < keep_from]
-
-
-def to_invalidate(
-    segments: Sequence[SegmentFacts], *, applied: dict[str, Lsn], excess_bytes: int
-) -> str | None:
-    """The slowest consumer, if the log is beyond its budget and it holds segments back."""
-    if excess_bytes <= 0 or not applied or not segments:
-        return None
-    name = min(applied, key=lambda consumer: applied[consumer])
-    return name if applied[name] < segments[-1].last_lsn else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -40,7 +41,7 @@ class Storage(Protocol):
     def replace(self, name: str, data: bytes) -> None:
         """All of the new content or all of the old, whatever happens; durable on return."""
 
-    def overwrite(self, name: str, data: bytes) -> None:
+    def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         """Write in place, in one call, without a sync."""
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
@@ -103,8 +104,8 @@ class LocalStorage:
     def replace(self, name: str, data: bytes) -> None:
         path = self.root / name
         self._make_folder(path.parent)
-        new = path.with_name(f".{path.name}.new")
-        new.unlink(missing_ok=True)
+        # Another process may replace the same file at this moment: a name of its own.
+        new = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
         appender = LocalAppender(new)
         try:
             appender.write(data)
@@ -114,10 +115,10 @@ class LocalStorage:
         new.replace(path)
         _sync_folder(path.parent)
 
-    def overwrite(self, name: str, data: bytes) -> None:
+    def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         descriptor = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(descriptor, data, 0)
+            os.pwrite(descriptor, data, at)
         finally:
             os.close(descriptor)
 

@@ -118,7 +118,7 @@ class LogWriter:
     ) -> None:
         """Open the log, or begin one with `identity` where there is none."""
         self._storage = LocalStorage(storage) if isinstance(storage, Path) else storage
-        self._where = str(getattr(self._storage, "root", "log"))
+        self.where = str(getattr(self._storage, "root", "log"))
         self._settings = settings or LogSettings()
         self._builder = FrameBuilder()
         self._open: dict[int, _Open] = {}
@@ -130,16 +130,16 @@ class LogWriter:
         self._opened = False
         # What is known of the segments before the last, by number.
         self._sealed: dict[int, SegmentFacts] = {}
-        with contextlib.ExitStack() as on_failure, self._failures():
+        with contextlib.ExitStack() as on_failure, self.failures():
             if not on_failure.enter_context(self._storage.lock(_LOCK)):
                 raise LogInUse(
-                    f"another process writes to the change log in {self._where}",
+                    f"another process writes to the change log in {self.where}",
                     remedy="Stop it first; one log has one writer",
-                    path=self._where,
+                    path=self.where,
                 )
             self.identity = self._identify(identity)
             self._epoch = self._take_epoch()
-            self._start(find_end(self._storage, self._where))
+            self._start(find_end(self._storage, self.where))
             self._lock = on_failure.pop_all()
         self._opened = True
 
@@ -160,7 +160,7 @@ class LogWriter:
         if not transaction.pieces or transaction.pieces[-1] is not piece:
             transaction.pieces.append(piece)
         if self._builder.size >= self._settings.frame_bytes:
-            with self._failures():
+            with self.failures():
                 self._write_frame(self._written_lsn)
 
     def describe(self, description: Description) -> None:
@@ -178,11 +178,12 @@ class LogWriter:
             raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
         transaction = self._open.pop(xid, None) or _Open()
         pieces, seq = [], 0
-        for piece in transaction.pieces:
-            surviving = self._surviving(piece, transaction.aborted)
-            if surviving:
-                pieces.append((piece, seq))
-                seq += surviving
+        with self.failures():
+            for piece in transaction.pieces:
+                surviving = self._surviving(piece, transaction.aborted)
+                if surviving:
+                    pieces.append((piece, seq))
+                    seq += surviving
         if pieces:  # a transaction without changes only moves `complete_lsn`
             aborted = tuple(sorted(transaction.aborted))
             self._builder.commit(CommitEntry(xid, commit, tuple(pieces), aborted, seq))
@@ -190,8 +191,7 @@ class LogWriter:
     def flush(self, complete_up_to: Lsn) -> None:
         if complete_up_to <= self.complete_lsn and not self.pending_bytes and self._builder.empty:
             return
-        with self._failures():
-            self._check_epoch()
+        with self.failures():
             if complete_up_to > self._written_lsn or not self._builder.empty:
                 self._write_frame(max(complete_up_to, self._written_lsn))
             self._sync()
@@ -202,11 +202,11 @@ class LogWriter:
     def follow_timeline(self, timeline: int) -> None:
         """The server was promoted, and its history agrees with the log."""
         self.identity = replace(self.identity, timeline=timeline)
-        with self._failures():
+        with self.failures():
             write_identity(self._storage, self.identity)
 
     def close(self) -> None:
-        """Let go of the log; what was not flushed is forgotten."""
+        """Let go of the log; what was not flushed was not confirmed, and comes again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -232,7 +232,7 @@ class LogWriter:
         """All segments, oldest first."""
         for number in range(self._first_segment, self._segment):
             if number not in self._sealed:
-                following = SegmentReader(self._storage, number + 1, self._where).header()
+                following = SegmentReader(self._storage, number + 1, self.where).header()
                 self._sealed[number] = SegmentFacts(
                     number,
                     last_lsn=following.base_lsn,
@@ -250,7 +250,7 @@ class LogWriter:
         if not numbers:
             return
         self._first_segment = max(numbers) + 1
-        with self._failures():
+        with self.failures():
             self._publish()
             for number in sorted(numbers):
                 self._storage.remove(segment_name(number))
@@ -260,11 +260,11 @@ class LogWriter:
 
     def _identify(self, identity: LogIdentity | None) -> LogIdentity:
         try:
-            return read_identity(self._storage, self._where)
+            return read_identity(self._storage, self.where)
         except LogMissing:
             if identity is None:
                 raise
-            check_empty(self._storage, self._where)
+            check_empty(self._storage, self.where)
             write_identity(self._storage, identity)
             return identity
 
@@ -281,7 +281,7 @@ class LogWriter:
         newest = int(self._storage.read(_EPOCH))
         if newest != self._epoch:
             raise LogFenced(
-                f"writer {newest} has taken over the change log in {self._where}",
+                f"writer {newest} has taken over the change log in {self.where}",
                 remedy="Only one capture may run for a log: stop one of them",
                 epoch=newest,
             )
@@ -298,18 +298,29 @@ class LogWriter:
             for number in segment_numbers(self._storage):
                 if number > end.last_segment:
                     self._storage.remove(segment_name(number))
-            header = SegmentReader(self._storage, self._segment, self._where).header()
+            header = SegmentReader(self._storage, self._segment, self.where).header()
             if header.log_id != self.identity.log_id.bytes:
                 raise LogCorrupt(
-                    f"{self._where}/{segment_name(self._segment)}", 0, "it belongs to another log"
+                    f"{self.where}/{segment_name(self._segment)}", 0, "it belongs to another log"
                 )
             self._created_us = header.created_us
             self._synced_pos = end.position
             self._file = self._storage.append_to(segment_name(self._segment))
             self._file.truncate(end.position)
-            # A writer that was killed before its sync left what only seems to be on disk.
+            self._write_again(end.trusted_pos, end.position)
             self._sync()
         self._publish()
+
+    def _write_again(self, start: int, end: int) -> None:
+        """What a writer left before its sync only seems to be on disk.
+
+        If that sync failed, the kernel has marked the pages clean, and the next one would report
+        success without writing a byte. The same bytes once more make it write them.
+        """
+        name = segment_name(self._segment)
+        for at in range(start, end, self._settings.frame_bytes):
+            size = min(self._settings.frame_bytes, end - at)
+            self._storage.overwrite(name, self._storage.read(name, at, size), at)
 
     def _open_segment(self, number: int, refers_to: int) -> None:
         """Make a segment; its header is on disk before the first frame follows."""
@@ -330,11 +341,12 @@ class LogWriter:
 
     def _appender(self) -> Appender:
         if self._file is None:
-            raise LogNotWritten(self._where, "this writer was closed or has failed")
+            raise LogNotWritten(self.where, "this writer was closed or has failed")
         return self._file
 
     def _write_frame(self, complete_lsn: Lsn) -> None:
         """Write what has been collected, after the definitions it needs."""
+        self._check_epoch()
         builder, self._builder = self._builder, FrameBuilder()
         file = self._appender()
         complete_lsn = max(complete_lsn, builder.last_commit_lsn or complete_lsn)
@@ -389,6 +401,7 @@ class LogWriter:
 
     def _publish(self) -> None:
         """Let readers see what has been synced, and no more: frames behind it may be written."""
+        self._check_epoch()
         self.complete_lsn = self._synced_lsn
         self._counter += 1
         head = Head(
@@ -420,21 +433,22 @@ class LogWriter:
         self._publish()
 
     @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
+    def failures(self) -> Iterator[None]:
         """Whatever the disk refuses ends this writer, with the segment cut off at the last sync."""
         try:
             yield
         except OSError as error:
             if self._file is not None:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, LogFenced):
+                    self._check_epoch()
                     self._file.truncate(self._synced_pos)
                 self._file.close()
                 self._file = None
             reason = error.strerror or str(error)
             if error.errno in _NOT_OURS and not self._opened:
-                raise LogUnwritable(self._where, reason) from error
+                raise LogUnwritable(self.where, reason) from error
             kind = LogFull if error.errno in _NO_ROOM else LogNotWritten
-            raise kind(self._where, reason) from error
+            raise kind(self.where, reason) from error
 
     # --- aborted subtransactions ------------------------------------------------------------------
 
@@ -451,7 +465,7 @@ class LogWriter:
             messages = unpack_messages(pack_messages(list(payloads)), len(payloads))
             xids = change_xids(messages, 0, piece.messages)
         else:
-            reader = SegmentReader(self._storage, piece.place.segment, self._where)
+            reader = SegmentReader(self._storage, piece.place.segment, self.where)
             messages = reader.messages(reader.frame_at(piece.place.position))
             xids = change_xids(messages, piece.first, piece.messages)
         gone = np.fromiter(aborted, np.uint32, len(aborted))

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import errors
 from penstock.capture.policy import (
-    RETRY_BRIEFLY_S,
+    _RETRY_BRIEFLY_S,
     Backoff,
     Patience,
     Reaction,
@@ -18,7 +18,9 @@ from penstock.errors import (
     AuthenticationFailed,
     ConnectionLost,
     ConnectionStale,
+    LogAtBudget,
     LogFull,
+    LogInUse,
     LogNotWritten,
     PenstockError,
     PublicationMissing,
@@ -39,6 +41,8 @@ MAY_PASS = {
     SourceUnavailable: Reaction.RETRY,
     LogNotWritten: Reaction.RETRY,
     LogFull: Reaction.RETRY,
+    LogAtBudget: Reaction.RETRY,
+    LogInUse: Reaction.RETRY_BRIEFLY,
     SpillFailed: Reaction.RETRY,
     SlotInUse: Reaction.RETRY_BRIEFLY,
     SlotLimitReached: Reaction.RETRY_BRIEFLY,
@@ -74,7 +78,7 @@ def test_after_a_reset_the_pauses_start_over() -> None:
 
 
 def test_a_lost_connection_is_opened_again_for_ever() -> None:
-    patience = Patience()
+    patience = Patience(wal_sender_timeout_s=20)
     for hour in range(100):
         assert patience.pause_s(LOST, hour * 3600.0) <= 10.0
 
@@ -84,37 +88,37 @@ def test_a_lost_connection_is_opened_again_for_ever() -> None:
 )
 def test_what_needs_a_person_is_raised_at_once(error: PenstockError) -> None:
     with pytest.raises(type(error)) as caught:
-        Patience().pause_s(error, 0.0)
+        Patience(wal_sender_timeout_s=20).pause_s(error, 0.0)
     assert caught.value is error
 
 
 def test_a_slot_in_use_is_waited_for_briefly() -> None:
     # Its holder may be our own past: a walsender that has not noticed that we are gone.
-    patience = Patience()
+    patience = Patience(wal_sender_timeout_s=20)
     patience.pause_s(IN_USE, 100.0)
-    patience.pause_s(IN_USE, 100.0 + RETRY_BRIEFLY_S)
+    patience.pause_s(IN_USE, 100.0 + _RETRY_BRIEFLY_S)
     with pytest.raises(SlotInUse):
-        patience.pause_s(IN_USE, 101.0 + RETRY_BRIEFLY_S)
+        patience.pause_s(IN_USE, 101.0 + _RETRY_BRIEFLY_S)
 
 
 def test_a_long_outage_before_it_does_not_count_against_a_slot_in_use() -> None:
-    patience = Patience()
+    patience = Patience(wal_sender_timeout_s=20)
     patience.pause_s(LOST, 0.0)
     patience.pause_s(SourceUnavailable("down", remedy=""), 3600.0)
     patience.pause_s(IN_USE, 3601.0)
-    patience.pause_s(IN_USE, 3601.0 + RETRY_BRIEFLY_S)
+    patience.pause_s(IN_USE, 3601.0 + _RETRY_BRIEFLY_S)
 
 
 def test_progress_makes_the_next_failure_a_new_one() -> None:
-    patience = Patience(Backoff(first_s=0.1, most_s=10.0))
+    patience = Patience(wal_sender_timeout_s=20, backoff=Backoff(first_s=0.1, most_s=10.0))
     for _ in range(5):
         patience.pause_s(IN_USE, 0.0)
     patience.progressed()
-    assert patience.pause_s(IN_USE, 2 * RETRY_BRIEFLY_S) <= 0.1
+    assert patience.pause_s(IN_USE, 2 * _RETRY_BRIEFLY_S) <= 0.1
 
 
 def test_a_failure_without_progress_is_not_a_new_one() -> None:
-    patience = Patience(Backoff(first_s=0.1, most_s=10.0))
+    patience = Patience(wal_sender_timeout_s=20, backoff=Backoff(first_s=0.1, most_s=10.0))
     for _ in range(5):
         patience.pause_s(LOST, 0.0)
     assert patience.pause_s(LOST, 0.0) >= 1.6
