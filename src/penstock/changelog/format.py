@@ -259,7 +259,6 @@ def unpack_messages(data: bytes | memoryview, count: int) -> Messages:
 # --- head -----------------------------------------------------------------------------------------
 
 _HEAD = struct.Struct("<4sIII7Q")
-HEAD_SIZE = _HEAD.size
 _HEAD_MAGIC = b"PHED"
 
 

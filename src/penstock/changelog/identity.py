@@ -1,4 +1,4 @@
-"""Who a log is: `log.json`, made once. Positions of another log are refused, never compared."""
+"""Who a log is: `log.json`. Positions of another log are refused, never compared."""
 
 from __future__ import annotations
 

@@ -174,6 +174,28 @@ def test_invalidate_releases_the_slowest_consumer_only_and_it_hears_of_it() -> N
     writer.close()
 
 
+def test_what_stays_can_be_read_whatever_it_refers_to() -> None:
+    # The last segment refers to the third, and a commit there to the second.
+    assert gone(facts(0, 0, 2, 3), 400) == [1]
+
+
+def test_invalidate_releases_nobody_if_that_frees_nothing() -> None:
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, TINY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+    # An open transaction larger than the budget: no consumer is to blame.
+    chunk = [wire.stream_start(9), DESCRIBED, *(wire.insert("x" * 50, xid=9) for _ in range(60))]
+    apply(writer, fragmenter, [memoryview(message) for message in [*chunk, wire.stream_stop()]])
+    writer.flush(Lsn(0x2000))
+    consumers.register(storage, "quick", LOG_ID, IDENTITY.start_lsn)
+    for on_full in ("invalidate", "wait"):
+        outcome = prune(writer, RetentionSettings(0, 1000, on_full))
+        assert outcome.invalidated == ()
+        assert not outcome.full
+        assert outcome.over_budget
+    writer.close()
+
+
 def test_a_consumer_of_another_log_is_refused() -> None:  # M3.9
     storage = MemoryStorage()
     consumers.register(storage, "mine", LOG_ID, Lsn(1))

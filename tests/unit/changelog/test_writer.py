@@ -7,6 +7,7 @@ import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from penstock.capture.fragments import Fragmenter
 from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.segments import segment_name
 from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.errors import LogFenced, LogFull, LogInUse, LogNotWritten
 from penstock.lsn import Lsn
+from penstock.postgres.messages import Insert
 from penstock.testing import MemoryStorage, RecordingLog
 from support import wire
-from support.logs import IDENTITY, SMALL, apply, read, write
+from support.logs import IDENTITY, SMALL, append_transaction, apply, read, write
 from support.stories import tell
 
 SEEDS = st.integers(0, 2**32)
@@ -177,6 +180,70 @@ def test_a_second_writer_is_refused_and_a_stale_one_is_fenced() -> None:
     newer.flush(Lsn(0x4000))
     assert LogReader(storage).end().lsn == 0x4000
     newer.close()
+
+
+@pytest.mark.parametrize("doing", ["append", "prune", "fail"])
+def test_a_stale_writer_touches_nothing_of_the_new_ones(doing: str) -> None:
+    storage = MemoryStorage()
+    stale = LogWriter(storage, IDENTITY, SMALL)
+    storage._locked.clear()
+    newer = LogWriter(storage, IDENTITY, SMALL)
+    append_transaction(newer, 0x3000, wire.ITEMS, *[Insert(1000, (b"x" * 300,))] * 3)
+    before = storage.read(segment_name(1)), read(storage)
+    fragmenter = Fragmenter(stale.complete_lsn)
+    with pytest.raises((LogFenced, LogNotWritten)):  # noqa: PT012 - one of three ways to go wrong
+        if doing == "prune":
+            stale.remove_segments([0])
+        if doing == "fail":
+            storage.fault = _fails_at(1, "write", errno.EIO)
+        apply(stale, fragmenter, _views(wire.transaction(0x2000, "y" * 500)))
+        stale.flush(Lsn(0x2000))
+    storage.fault = lambda _operation, _name: None
+    assert (storage.read(segment_name(1)), read(storage)) == before
+    newer.close()
+
+
+def test_what_a_failed_sync_left_behind_is_written_again_before_it_is_trusted() -> None:
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, SMALL)
+    append_transaction(writer, 0x2000, wire.ITEMS, Insert(1000, (b"1",)))
+
+    def fails(operation: str, _name: str) -> None:
+        if operation in ("sync", "truncate"):
+            raise OSError(errno.EIO, "the disk is failing")
+
+    storage.fault = fails
+    with pytest.raises(LogNotWritten):
+        append_transaction(writer, 0x3000, Insert(1000, (b"2",)))
+    writer.close()
+    rewritten: list[str] = []
+    storage.fault = lambda operation, name: rewritten.append(f"{operation} {name}")
+    LogWriter(storage, IDENTITY, SMALL).close()
+    assert f"overwrite {segment_name(1)}" in rewritten
+    assert rewritten.index(f"overwrite {segment_name(1)}") < rewritten.index(
+        f"sync {segment_name(1)}"
+    )
+
+
+def test_a_commit_alone_is_something_to_flush() -> None:
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, SMALL)
+    fragmenter = Fragmenter(writer.complete_lsn)
+    chunk = [wire.stream_start(9), DESCRIBED, wire.insert(1, xid=9), wire.stream_stop()]
+    apply(writer, fragmenter, _views(chunk))
+    writer.flush(writer.complete_lsn)
+    assert writer.pending_bytes == 0
+    apply(writer, fragmenter, _views([wire.stream_commit(9, 0x2000)]))
+    assert writer.pending_bytes > 0
+    writer.close()
+
+
+def test_files_can_be_read_by_their_owner_only(tmp_path: Path) -> None:  # M7.3
+    writer = LogWriter(tmp_path / "log", IDENTITY)
+    append_transaction(writer, 0x2000, wire.ITEMS, Insert(1000, (b"1",)))
+    writer.close()
+    for path in [tmp_path / "log", *(tmp_path / "log").rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_finding_a_position_costs_the_same_in_a_short_and_in_a_very_long_log() -> None:
