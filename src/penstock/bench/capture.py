@@ -30,7 +30,7 @@ PAIRS = 7
 def bench_capture(progress: Progress, *, inserts: int = INSERTS, pairs: int = PAIRS) -> Report:
     slots = slots_needed(pairs) + len(Compression)
     with notifications_backlog(slots=slots, inserts=inserts, progress=progress) as backlog:
-        figures, runs = compare(backlog, _capture, pairs, progress)
+        figures, runs = compare(backlog, _capture, pairs, progress, unit="changes")
         for compression, slot in zip(Compression, reversed(backlog.slots), strict=False):
             run, size = _capture_into_log(backlog, slot, compression)
             progress(f"compression {compression.name.lower()}: {size / 1e6:,.0f} MB")
@@ -98,4 +98,4 @@ def _pump_all(backlog: Backlog, slot: str, directory: Path, compression: Compres
         finally:
             log.close()
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    return Run("penstock", seconds, cpu_seconds)
+    return Run("penstock", seconds, cpu_seconds, backlog.changes)

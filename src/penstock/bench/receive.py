@@ -20,7 +20,7 @@ def bench_receive(progress: Progress, *, inserts: int = INSERTS, pairs: int = PA
     with notifications_backlog(
         slots=slots_needed(pairs), inserts=inserts, progress=progress
     ) as backlog:
-        figures, runs = compare(backlog, _receive, pairs, progress)
+        figures, runs = compare(backlog, _receive, pairs, progress, unit="messages")
         return Report("receive", figures, runs, {"postgres": backlog.server.full_version})
 
 
@@ -29,6 +29,7 @@ def _receive(backlog: Backlog, slot: str) -> Run:
     with ReplicationConnection(backlog.server.dsn()) as connection:
         connection.start(slot, PUBLICATION, Lsn(0))
         now = time.monotonic()
+        messages = 0
         session = ReplicationSession(Lsn(0), SessionSettings(), now=now)
         while session.received_lsn < backlog.end_lsn:
             decision = session.decide(now)
@@ -39,8 +40,7 @@ def _receive(backlog: Backlog, slot: str) -> Run:
             run = connection.read(decision.wake_at - now)
             now = time.monotonic()
             session.receive(run, now)
-        run_of_ours = Run(
-            "penstock", time.perf_counter() - started, time.process_time() - cpu_started
-        )
+            messages += len(run)
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         connection.end()
-    return run_of_ours
+    return Run("penstock", seconds, cpu_seconds, messages)

@@ -32,6 +32,8 @@ class Run:
     client: str
     seconds: float
     cpu_seconds: float
+    # What it handled, in the unit of the comparison; the peer does not count.
+    handled: int = 0
 
 
 # Reads the backlog from a slot.
@@ -44,9 +46,9 @@ def slots_needed(pairs: int) -> int:
 
 
 def compare(
-    backlog: Backlog, ours: Client, pairs: int, progress: Progress
+    backlog: Backlog, ours: Client, pairs: int, progress: Progress, *, unit: str
 ) -> tuple[list[Figure], list[dict[str, object]]]:
-    """The figures that every such comparison has, and the single runs."""
+    """The figures that every such comparison has, and the single runs; CPU is per `unit`."""
     runs: list[tuple[Run, Run]] = []
     for pair in range(pairs + 1):
         peer, mine = _pair(backlog, ours, pair)
@@ -59,7 +61,7 @@ def compare(
             runs.append((peer, mine))
     middle, changes = statistics.median, backlog.changes
     ratio = middle(peer.seconds / mine.seconds for peer, mine in runs)
-    per_million = 1e6 / changes
+    per_million = 1e6 / runs[0][1].handled
     figures = [
         Figure("rate ratio to pg_recvlogical", round(ratio, 3), "ratio", GOAL_RATIO),
         Figure("penstock", round(middle(changes / mine.seconds for _, mine in runs)), "changes/s"),
@@ -69,12 +71,12 @@ def compare(
         Figure(
             "penstock CPU",
             round(middle(mine.cpu_seconds for _, mine in runs) * per_million, 2),
-            "s per million changes",
+            f"s per million {unit}",
         ),
         Figure(
             "pg_recvlogical CPU",
             round(middle(peer.cpu_seconds for peer, _ in runs) * per_million, 2),
-            "s per million changes",
+            f"s per million {unit}",
         ),
     ]
     details: list[dict[str, object]] = [

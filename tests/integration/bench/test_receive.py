@@ -13,5 +13,8 @@ def test_both_clients_read_the_same_backlog_in_alternating_pairs() -> None:
     assert figures["penstock"].value > 0
     assert figures["pg_recvlogical"].value > 0
     assert figures["penstock CPU"].value > 0
+    assert figures["penstock CPU"].unit == "s per million messages"
+    # Every change is a message, and so are begins, commits and relations.
+    assert all(run["ours"]["handled"] > 4_000 for run in report.runs)
     assert [run["pair"] for run in report.runs] == [1, 2]
     assert any("backlog of 4,000 changes" in line for line in lines)
