@@ -67,9 +67,8 @@ def test_a_disk_that_is_full_from_the_start_is_waited_for(
     prepare(database18)
     with small_disk(tmp_path / "disk", mib=1) as disk:
         filler = disk.path / "filler"
-        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(bytes(4096))
+        with pytest.raises(OSError, match="No space"):
+            filler.write_bytes(bytes(2**21))
         before = database18.confirmed(SLOT)
         mirror = Mirror(disk.path / "log")
         with capturing(capture_config(database18.dsn(), disk.path / "log")) as running:
@@ -92,10 +91,8 @@ class FailingStorage(LocalStorage):
     failed: ClassVar[int] = 0
 
     def append_to(self, name: str) -> Appender:
-        return FailingAppender(self.root / name) if self._exists(name) else super().append_to(name)
-
-    def _exists(self, name: str) -> bool:
-        return (self.root / name).exists()
+        super().append_to(name).close()
+        return FailingAppender(self.root / name)
 
 
 class FailingAppender(LocalAppender):
@@ -147,7 +144,7 @@ def test_after_a_failed_write_or_sync_the_rest_is_asked_for_again(
     mirror = Mirror(tmp_path)
     times = repeats(4, soak=60)
     with capturing(capture_config(database.dsn(), tmp_path)) as running:
-        with Writers(database, 2) as writers:
+        with Writers(database, 2, small=True) as writers:
             while FailingStorage.failed < times:
                 writers.await_commits(1)
                 mirror.await_marker(database)

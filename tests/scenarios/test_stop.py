@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -108,3 +109,13 @@ def test_a_capture_whose_server_does_not_answer_any_more_stops(
         running.connected()
         proxy.stall()
         assert running.stop() < 4.0, "the goodbye has a time limit"
+
+
+def test_a_capture_that_waits_for_a_silent_host_stops_promptly(tmp_path: Path) -> None:
+    # The host takes the connection and never answers: only the connect timeout would end it.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dsn = f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=app sslmode=disable"
+        with capturing(capture_config(dsn, tmp_path)) as running:
+            caller, _ = silent.accept()
+            assert running.stop() < PROMPT_S
+            caller.close()

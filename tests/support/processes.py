@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.config import Config
 from support.waiting import eventually
 
-_TESTS = Path(__file__).parents[1]
+_PENSTOCK = Path(sys.executable).parent / "penstock"
 
 
 class CaptureProcess:
@@ -32,11 +32,11 @@ class CaptureProcess:
         self.reap()
         with self._said.open("ab") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.runner", self._directory / "capture.toml"],
+                [_PENSTOCK, "capture", "--config", self._directory / "capture.toml"],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                env={**_environment(), "PYTHONPATH": str(_TESTS)},
+                env=_environment(),
             )
 
     def kill(self) -> None:

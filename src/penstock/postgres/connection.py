@@ -9,9 +9,9 @@ One thread uses a connection; only `wake` may be called from others and from sig
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import select
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,12 +73,13 @@ class ReplicationConnection:
         self._streaming = False
         self._ended = False
         self._skipping: PublicationMissing | None = None
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        # Sockets, not a pipe: one that is closed refuses, and never writes to a reused descriptor.
+        self._awaken, self._waker = socket.socketpair()
+        self._awaken.setblocking(False)
+        self._waker.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
-        self._poll.register(self._wake_read, select.POLLIN)
+        self._poll.register(self._awaken, select.POLLIN)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +156,7 @@ class ReplicationConnection:
         """Make `read` return at once. Safe in other threads and in signal handlers."""
         # Full: it will wake up anyway. Closed: nobody waits.
         with contextlib.suppress(OSError):
-            os.write(self._wake_write, b"x")
+            self._waker.send(b"x")
 
     def end(self) -> None:
         """Leave cleanly, so that the server has read our last update and freed the slot."""
@@ -178,8 +179,8 @@ class ReplicationConnection:
     def close(self) -> None:
         """Drop the connection; without `end`, the server finds out by itself."""
         self._connection.close()
-        for descriptor in (self._wake_read, self._wake_write):
-            os.close(descriptor)
+        self._awaken.close()
+        self._waker.close()
 
     def _drain(self) -> list[memoryview]:
         """Everything that libpq has framed. No system calls."""
@@ -199,8 +200,8 @@ class ReplicationConnection:
     def _wait(self, timeout_s: float) -> bool:
         """Whether the server has sent something; false after the time-out or a `wake`."""
         ready = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
-        if self._wake_read in ready:
-            os.read(self._wake_read, 4096)
+        if self._awaken.fileno() in ready:
+            self._awaken.recv(4096)
         return self._pgconn.socket in ready
 
     def _flush(self) -> None:

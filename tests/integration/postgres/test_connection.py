@@ -162,11 +162,13 @@ def test_read_waits_no_longer_than_asked_and_is_woken_from_elsewhere(database: D
     with replicating(database.dsn()) as connection:
         eventually(lambda: connection.read(0.2) == [], "the server has said its first words")
         started = time.monotonic()
-        assert connection.read(0.1) == []
+        while connection.read(0.1):
+            started = time.monotonic()
         assert 0.05 < time.monotonic() - started < 1.0
         timer = threading.Timer(0.1, connection.wake)
         timer.start()
-        assert connection.read(5.0) == []
+        while connection.read(5.0):
+            pass  # a keepalive of the server's own, which nobody asked for
         assert time.monotonic() - started < 3.0
         timer.join()
     connection.wake()  # on a closed connection: nobody waits, nothing happens

@@ -1,0 +1,87 @@
+"""A promoted server takes over: followed if it left our timeline behind us, refused if before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from penstock.errors import WrongTimeline
+from penstock.postgres.embedded import EmbeddedPostgres
+from support.capturing import capture_config, capturing
+from support.database import Database
+from support.oracle import Mirror
+from support.workload import SLOT, insert_items, prepare
+
+
+def promote(server: EmbeddedPostgres) -> None:
+    """From a server that is stopped: it recovers all there is, and ends on a new timeline."""
+    settings = server.data_dir / "postgresql.auto.conf"
+    with settings.open("a") as file:
+        file.write("restore_command = 'false'\n")
+    (server.data_dir / "recovery.signal").touch()
+    server.start()
+
+
+def timeline(log: Path) -> int:
+    return int(json.loads((log / "log.json").read_bytes())["timeline"])
+
+
+def test_a_server_promoted_after_our_position_is_followed(
+    own_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    # M7.3
+    mirror = Mirror(tmp_path)
+    with Database(own_server, "app") as database:
+        prepare(database)
+        config = capture_config(database.dsn(), tmp_path)
+        with capturing(config) as running:
+            with database.connect() as connection:
+                insert_items(connection, 10)
+            mirror.must_equal(database)
+            log_id = json.loads((tmp_path / "log.json").read_bytes())["id"]
+            assert timeline(tmp_path) == 1
+            own_server.stop()
+            promote(own_server)
+            with database.connect() as connection:
+                insert_items(connection, 10)
+            mirror.must_equal(database)
+            running.connected(2)
+        assert timeline(tmp_path) == 2
+        assert json.loads((tmp_path / "log.json").read_bytes())["id"] == log_id
+        with capturing(config):
+            mirror.must_equal(database)
+    assert len(mirror.rows("items")) == 20
+
+
+def test_a_server_promoted_before_our_position_is_refused(
+    own_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    # M7.3: the log holds changes that it never had.
+    image, log = tmp_path / "image", tmp_path / "log"
+    mirror = Mirror(log)
+    with Database(own_server, "app") as database:
+        prepare(database)
+        config = capture_config(database.dsn(), log)
+        own_server.stop()
+        shutil.copytree(own_server.data_dir, image)
+        own_server.start()
+        with capturing(config), database.connect() as connection:
+            insert_items(connection, 10)
+            mirror.must_equal(database)
+        own_server.stop()
+        shutil.rmtree(own_server.data_dir)
+        shutil.move(image, own_server.data_dir)
+        promote(own_server)
+        with database.connect() as connection:
+            insert_items(connection, 1_000)  # so that its WAL ends behind our position
+        assert database.wal_position() > mirror.complete_lsn
+        before = database.confirmed(SLOT)
+        with capturing(config) as running:
+            error = running.failure()
+        assert isinstance(error, WrongTimeline)
+        assert "left timeline 1 at" in str(error)
+        assert "seed the targets again" in str(error)
+        assert database.confirmed(SLOT) == before
+    assert timeline(log) == 1
+    assert Mirror(log).read().commits == mirror.commits
