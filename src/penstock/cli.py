@@ -1,13 +1,13 @@
 """The `penstock` command. Reads flags, calls one function per command, prints; decides nothing.
 
-Exit codes: 0 done, 1 done but look at the warnings (or differences), 2 cannot run. An expected
-error is one sentence and its remedy, never a traceback.
+Exit codes: 0 done, 1 done but look at the warnings (or differences), 2 cannot run, 128 + n ended
+by signal n. An expected error is one sentence and its remedy, never a traceback.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
-import signal
 import sys
 from typing import Annotated
 
@@ -31,9 +31,14 @@ from penstock.terminal import (
     AsJson,
     ConfigPath,
     DryRun,
+    Interrupted,
     errors_as_json,
+    handle_signals,
+    output_lost,
     print_json,
+    raise_on_signals,
     report,
+    show_what_can_be_shown,
     stderr,
     stdout,
 )
@@ -49,8 +54,19 @@ app = typer.Typer(
 app.add_typer(log_app, name="log")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
+        raise typer.Exit
+
+
 @app.callback()
-def penstock() -> None:
+def penstock(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
     """Carries PostgreSQL's write-ahead log to Apache Spark."""
 
 
@@ -108,13 +124,12 @@ def teardown(
 def capture(config: ConfigPath = None) -> None:
     """Follow the slot into the change log until stopped. A service: its log is on stderr.
 
-    SIGTERM and Ctrl-C end it cleanly: everything received is on disk and confirmed.
+    SIGTERM, SIGHUP and Ctrl-C end it cleanly: everything received is on disk and confirmed.
     """
     loaded = configuration.load(config)
     configure_logs()
     running = Capture(loaded)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.stop())
+    handle_signals(lambda *_: running.stop())
     running.run()
 
 
@@ -147,10 +162,11 @@ def bench(
             raise typer.BadParameter(f"there is no benchmark {name!r}; choose {', '.join(BENCHES)}")
     for name in names or BENCHES:
         reports.append(BENCHES[name](lambda line: stderr.print(f"  {line}", markup=False)))
-        if as_json:
-            print_json(reports[-1].as_dict())
-        else:
+        if not as_json:
             present.show_report(stdout, reports[-1])
+    if as_json:
+        several = {"reports": [report.as_dict() for report in reports]}
+        print_json(reports[0].as_dict() if len(reports) == 1 else several)
     raise typer.Exit(0 if all(report.met for report in reports) else 1)
 
 
@@ -164,11 +180,31 @@ def _show(plan: Plan, *, dry_run: bool, as_json: bool, nothing: str) -> None:
 
 
 def main() -> None:
+    show_what_can_be_shown()
+    raise_on_signals()
+    try:
+        _run()
+    except SystemExit as end:
+        # Typer and Rich end with 1, which means warnings here.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        sys.exit(output_lost(end.__context__))
+    except OSError as error:
+        if error.filename is not None:  # not our output but some file
+            raise
+        sys.exit(output_lost(error))
+
+
+def _run() -> None:
     try:
         app()
     except PenstockError as error:
         report(error)
         sys.exit(2)
-    except KeyboardInterrupt:
-        # 128 + SIGINT, as a shell would report it.
-        sys.exit(130)
+    except SystemExit as end:
+        # Typer makes 130 of every interruption.
+        interruption = getattr(end.__context__, "__cause__", None)
+        if not isinstance(interruption, Interrupted):
+            raise
+        stderr.print(str(interruption), markup=False)
+        sys.exit(interruption.exit_code)

@@ -19,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     model_validator,
@@ -41,8 +42,20 @@ DEFAULT_PATH = Path("penstock.toml")
 _ENV_PREFIX = "PENSTOCK_"
 
 
+class Dsn(str):
+    """A connection string that knows which setting or variable holds it, for errors."""
+
+    __slots__ = ("origin",)
+    origin: str
+
+    def __new__(cls, text: str, origin: str) -> Dsn:
+        dsn = super().__new__(cls, text)
+        dsn.origin = origin
+        return dsn
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
 
 def _table_name(value: object) -> object:
@@ -55,6 +68,20 @@ def _identifier(value: str) -> str:
     return value
 
 
+def _not_boolean(value: object) -> object:
+    if isinstance(value, bool):  # which Python takes for 0 and 1
+        raise ValueError("should be a number")
+    return value
+
+
+def _not_empty(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("should not be empty")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_not_boolean)]
+Secret = Annotated[SecretStr, BeforeValidator(_not_empty)]
 Identifier = Annotated[str, Field(min_length=1), AfterValidator(_identifier)]
 # Postgres allows nothing else in the name of a slot.
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
@@ -80,9 +107,9 @@ class SourceTable(_Section):
 class SourceConfig(_Section):
     """The database to read from."""
 
-    dsn: SecretStr
+    dsn: Secret
     # Set-up needs more privileges than capture; without it, set-up uses `dsn`.
-    setup_dsn: SecretStr | None = None
+    setup_dsn: Secret | None = None
     # Names the source in messages and metrics.
     name: Identifier = "penstock"
     slot: SlotName = "penstock"
@@ -92,9 +119,11 @@ class SourceConfig(_Section):
     failover: bool = False
     # A walsender that is busy with one large commit answers only twice per timeout; the server's
     # default of 60 s would leave us blind for half a minute.
-    wal_sender_timeout_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
+    wal_sender_timeout_s: Annotated[Number, Field(ge=1, le=3600)] = 20.0
     # How long the connection may be silent before we ask the server for its position.
-    keepalive_interval_s: Annotated[float, Field(gt=0, le=3600)] = 2.0
+    keepalive_interval_s: Annotated[Number, Field(gt=0, le=3600)] = 2.0
+    # Keys that were not given in the file, and where they came from.
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _each_table_once(self) -> SourceConfig:
@@ -105,22 +134,25 @@ class SourceConfig(_Section):
         return self
 
     @property
-    def conninfo(self) -> str:
-        return self.dsn.get_secret_value()
+    def conninfo(self) -> Dsn:
+        return self._dsn("dsn", self.dsn)
 
     @property
-    def setup_conninfo(self) -> str:
-        return (self.setup_dsn or self.dsn).get_secret_value()
+    def setup_conninfo(self) -> Dsn:
+        return self.conninfo if self.setup_dsn is None else self._dsn("setup_dsn", self.setup_dsn)
+
+    def _dsn(self, key: str, secret: SecretStr) -> Dsn:
+        return Dsn(secret.get_secret_value(), self._origins.get(key, f"{key} in [source]"))
 
 
 class HeartbeatConfig(_Section):
     """A small logical message that proves the whole path and measures its latency."""
 
     # 0 switches heartbeats off.
-    interval_min: Annotated[float, Field(ge=0, le=1440)] = 5.0
+    interval_min: Annotated[Number, Field(ge=0, le=1440)] = 5.0
     # A connection on which nothing at all arrived for this long, neither WAL activity nor a
     # heartbeat, is stale and is opened again. A missed heartbeat alone is only reported.
-    timeout_min: Annotated[float, Field(gt=0, le=1440)] = 10.0
+    timeout_min: Annotated[Number, Field(gt=0, le=1440)] = 10.0
 
     @model_validator(mode="after")
     def _timeout_is_longer_than_interval(self) -> HeartbeatConfig:
@@ -133,16 +165,16 @@ class LogConfig(_Section):
     """The change log on disk."""
 
     # Relative to the folder of the configuration file.
-    path: Path = Path("penstock-log")
+    path: Annotated[Path, BeforeValidator(_not_empty)] = Path("penstock-log")
     # LZ4 makes the log about a third of its size, Zstandard a seventh, for some more work.
     compression: Literal["none", "lz4", "zstd"] = "none"
     # A new segment file begins at this size or age; whole segments are removed.
-    segment_mib: Annotated[float, Field(gt=0, le=4096)] = 64.0
-    segment_age_min: Annotated[float, Field(gt=0)] = 60.0
+    segment_mib: Annotated[Number, Field(gt=0, le=4096)] = 64.0
+    segment_age_min: Annotated[Number, Field(gt=0)] = 60.0
     # What everybody has applied is kept for so long all the same.
-    min_age_h: Annotated[float, Field(ge=0)] = 24.0
+    min_age_h: Annotated[Number, Field(ge=0)] = 24.0
     # The disk budget; without one the log grows as long as its consumers lag.
-    max_gib: Annotated[float, Field(gt=0)] | None = None
+    max_gib: Annotated[Number, Field(gt=0)] | None = None
     # At the budget: wait for the slowest consumer, or release it, so that it must seed again.
     on_full: Literal["wait", "invalidate"] = "wait"
 
@@ -200,7 +232,10 @@ def load(
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        raise _explain(error, where, origins) from None
+        raise _explain(error, where, origins, merged) from None
+    config.source._origins.update(
+        {key.removeprefix("source."): place for key, place in origins.items()}
+    )
     if not config.log.path.is_absolute():
         log = config.log.model_copy(update={"path": file.parent.resolve() / config.log.path})
         config = config.model_copy(update={"log": log})
@@ -209,7 +244,7 @@ def load(
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigMissing(
             f"configuration file {file} does not exist",
@@ -275,6 +310,13 @@ def _refuse_misspelt(environ: Mapping[str, str]) -> None:
         for key in model.model_fields
     ]
     for variable in sorted(v for v in environ if v.startswith(_ENV_PREFIX)):
+        key = variable.removeprefix(_ENV_PREFIX)
+        if whole := [name for name in known if name.split("_", 2)[2] == key]:
+            raise ConfigUnknownKey(
+                f"environment variable {variable} is not one that Penstock knows",
+                remedy=f"Did you mean {' or '.join(whole)}?",
+                key=variable,
+            )
         if variable not in known and difflib.get_close_matches(variable, known, 1, cutoff=0.9):
             raise _unknown_key(
                 f"environment variable {variable} is not one that Penstock knows", variable, known
@@ -288,9 +330,13 @@ def _assign(target: dict[str, Any], dotted: str, value: Any) -> None:
         inner[key] = value
 
 
-def _explain(error: ValidationError, where: str, origins: Mapping[str, str]) -> ConfigError:
+def _explain(
+    error: ValidationError, where: str, origins: Mapping[str, str], merged: Mapping[str, Any]
+) -> ConfigError:
     """The first finding of pydantic in our words, without the value: it may be a secret."""
-    first = error.errors(include_input=False, include_url=False)[0]
+    findings = error.errors(include_input=False, include_url=False)
+    # What is missing may only be misspelt.
+    first = min(findings, key=lambda finding: finding["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     key = ".".join(path)
     place = origins.get(key, where)
@@ -301,9 +347,13 @@ def _explain(error: ValidationError, where: str, origins: Mapping[str, str]) -> 
                 remedy=_how_to_give(path),
                 key=key,
             )
+        case "extra_forbidden" if len(path) == 1:
+            return _unknown_at_top(path[0], where, merged)
         case "extra_forbidden":
             return _unknown_key(f"{where}: {_spell(path)} is not a key", path[-1], _siblings(path))
     reason = _TYPE_REASONS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    if path[:2] == ["source", "tables"] and len(path) == 3 and first["type"] == "model_type":
+        reason = 'should be a name in quotes, e.g. "public.notifications"'
     reason = reason[:1].lower() + reason[1:]
     # A rule about several sections has no place of its own.
     about = f"{_spell(path)}: " if path else ""
@@ -317,7 +367,30 @@ _TYPE_REASONS = {
     "dataclass_type": "should be the name of a table, in quotes",
     "path_type": "should be a path, in quotes",
     "too_short": "should not be empty",
+    "finite_number": "should be a finite number",
+    # The only key with a pattern.
+    "string_pattern_mismatch": (
+        "should be 1 to 63 characters, and only lower-case letters a to z, digits and _"
+    ),
 }
+
+
+def _unknown_at_top(name: str, where: str, merged: Mapping[str, Any]) -> ConfigUnknownKey:
+    sections = [f"[{section}]" for section in _sections()]
+    if isinstance(merged.get(name), dict):
+        return _unknown_key(f"{where}: [{name}] is not a section", f"[{name}]", sections)
+    homes = [f"[{section}]" for section, model in _sections().items() if name in model.model_fields]
+    if homes:
+        return ConfigUnknownKey(
+            f"{where}: {name} stands outside of any section",
+            remedy=f"It belongs in {' or '.join(homes)}: write it below that line",
+            key=name,
+        )
+    return ConfigUnknownKey(
+        f"{where}: {name} stands outside of any section",
+        remedy=f"Keys belong in a section: {', '.join(sections)}",
+        key=name,
+    )
 
 
 def _unknown_key(problem: str, name: str, known: list[str]) -> ConfigUnknownKey:

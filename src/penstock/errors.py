@@ -69,6 +69,10 @@ class ConfigMissingKey(ConfigError):
     """A key that has no default is absent."""
 
 
+class SourcesDiffer(ConfigError):
+    """`dsn` and `setup_dsn` lead to different databases; slot and publication belong to one."""
+
+
 class ToolMissing(ConfigError):
     """A program that Penstock needs on this machine (Java, a PostgreSQL server) is absent."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
 
-_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_\u0080-\uffff][\w$\u0080-\uffff]*)'
+_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*)'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
+# PostgreSQL leaves letters beyond ASCII as they are, at least in a database of UTF-8.
+_FOLD = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
 
 
 def quote(identifier: str) -> str:
@@ -50,7 +53,7 @@ class TableName:
 
 
 def _unquote(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_FOLD)
 
 
 # PostgreSQL's reserved words (pg_get_keywords, catcode R and T): as names they need quotes.

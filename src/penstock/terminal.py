@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +30,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run 
 
 
 def print_json(value: dict[str, Any], *, indent: int | None = 2) -> None:
-    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=indent)  # escapes: nothing is lost
+    typer.echo(text)
 
 
 @contextmanager
@@ -39,6 +49,70 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
             details = {"kind": kind, "problem": error.problem, "remedy": error.remedy}
             print_json({"error": details, "exit_code": 2})
         raise
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, SIGTERM or SIGHUP; its notes say what became of what was under way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell would report it."""
+        return 128 + self.number
+
+    def __str__(self) -> str:
+        return "; ".join(("interrupted", *getattr(self, "__notes__", ())))
+
+
+# Windows has no SIGHUP.
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+def raise_on_signals() -> None:
+    """From now on they raise `Interrupted`, so that what was begun is taken back.
+
+    One that is ignored (nohup, a shell's background job) stays so. While we clean up, only another
+    Ctrl-C counts: a closing terminal or service manager may well send two signals.
+    """
+    begun = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal begun
+        if not begun or number == signal.SIGINT:
+            begun = True
+            raise Interrupted(number)
+
+    handle_signals(interrupt)
+
+
+def handle_signals(handler: Any) -> None:
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def show_what_can_be_shown() -> None:
+    """A mark that the terminal's encoding lacks becomes a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def output_lost(error: OSError) -> int:
+    """Nobody reads our output any more, or there is no room for it; returns the exit code."""
+    with suppress(OSError, ValueError):
+        # What is still buffered would fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    with suppress(OSError, SystemExit):
+        stderr.print(f"error: the output cannot be written: {error.strerror}", markup=False)
+    return 2
 
 
 def report(error: PenstockError) -> None:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from support.marks import processes_with
+from support.waiting import eventually
+
 PENSTOCK = Path(sys.executable).parent / "penstock"
-
-
-def processes_with(mark: str) -> list[str]:
-    """The command lines of all processes that inherited `mark` in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
 
 
 def test_the_demo_ends_with_no_differences_and_leaves_nothing_running(tmp_path: Path) -> None:
@@ -41,8 +37,70 @@ def test_the_demo_ends_with_no_differences_and_leaves_nothing_running(tmp_path: 
     assert done.stdout.rstrip().endswith("0 differences")
     assert "Traceback" not in done.stderr
     assert processes_with(mark) == []
-    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("penstock")]
-    assert left == []
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def postgres_starts(said: Path, _directory: Path, _mark: str) -> bool:
+    return "1. Starting PostgreSQL" in said.read_text()
+
+
+def java_starts(_said: Path, _directory: Path, mark: str) -> bool:
+    # Not the shell and the launcher before it.
+    spark = [line for line in processes_with(mark) if " -cp " in line and "SparkSubmit" in line]
+    return any("launcher.Main" not in line for line in spark)
+
+
+def spark_plans_the_first_batch(_said: Path, directory: Path, _mark: str) -> bool:
+    return any(directory.glob("penstock-demo-*/checkpoint/*"))
+
+
+def load_runs(said: Path, _directory: Path, _mark: str) -> bool:
+    return "0 s" in said.read_text().partition("5. Load")[2].partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        (postgres_starts, signal.SIGTERM),
+        (java_starts, signal.SIGINT),
+        (spark_plans_the_first_batch, signal.SIGTERM),
+        (load_runs, signal.SIGINT),
+    ],
+)
+def test_an_interrupted_demo_ends_at_once_and_leaves_nothing(
+    moment: Callable[[Path, Path, str], bool], number: signal.Signals, tmp_path: Path
+) -> None:
+    mark = f"PENSTOCK_TEST_MARK={uuid.uuid4()}"
+    name, _, value = mark.partition("=")
+    directory, said, complained = tmp_path / "tmp", tmp_path / "out", tmp_path / "err"
+    directory.mkdir()
+    with said.open("wb") as out, complained.open("wb") as err:
+        process = subprocess.Popen(
+            [PENSTOCK, "demo", "--seconds", "20"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, name: value, "TMPDIR": str(directory)},
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+    try:
+        eventually(lambda: moment(said, directory, mark), moment.__name__, within_s=120)
+        sent = time.monotonic()
+        if number == signal.SIGINT:  # as a terminal does: to everybody in the group
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        assert process.wait(30) == 128 + number, complained.read_text()
+        took_s = time.monotonic() - sent
+    finally:
+        process.kill()
+        process.wait()
+    assert took_s < 10
+    assert complained.read_text() in ("", "interrupted\n")
+    assert processes_with(mark) == []
+    assert list(directory.iterdir()) == []
 
 
 def test_without_java_the_demo_says_what_to_install(tmp_path: Path) -> None:  # M7.3

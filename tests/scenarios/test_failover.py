@@ -6,11 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import psycopg
+
 from penstock.errors import WrongTimeline
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
+from support.waiting import eventually
 from support.workload import SLOT, insert_items, prepare
 
 
@@ -21,6 +24,13 @@ def promote(server: EmbeddedPostgres) -> None:
         file.write("restore_command = 'false'\n")
     (server.data_dir / "recovery.signal").touch()
     server.start()
+    eventually(lambda: not in_recovery(server), "it is promoted")
+
+
+def in_recovery(server: EmbeddedPostgres) -> bool:
+    with psycopg.connect(server.dsn()) as connection:
+        row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    return bool(row and row[0])
 
 
 def timeline(log: Path) -> int:

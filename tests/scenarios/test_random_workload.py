@@ -39,7 +39,7 @@ def test_the_log_equals_what_committed_however_the_server_sent_it(
     with capturing(capture_config(database.dsn(), tmp_path / "live")) as running:
         running.connected()
         with Writers(database, 4, seed=database.server.version, journal=True) as writers:
-            writers.await_commits(repeats(12, soak=300))
+            writers.await_commits(repeats(30, soak=300))
         must_equal(live, database)
     truth = changes(tmp_path / "live")
     must_match_journal(truth, database)

@@ -80,10 +80,15 @@ def test_a_long_open_transaction_and_a_slow_consumer_keep_what_they_need(
         slow.must_equal(database)
         assert len(slow.rows("items")) == STREAMED_ROWS + 10 + 15 * 300
 
-        applied(tmp_path, "slow", slow.complete_lsn)
-        eventually(lambda: segments(tmp_path)[0] >= rolled, "now all of it goes")
+        def applied_goes() -> bool:
+            # The segment of its commit must be full, too, for the last one always stays readable.
+            insert_items(connection, 100, writer=3)
+            slow.read()
+            applied(tmp_path, "slow", slow.complete_lsn)
+            return segments(tmp_path)[0] > rolled
+
+        eventually(applied_goes, "what everybody has applied goes", within_s=30)
         # The place where it stopped reading is gone, with all that it has applied: it goes on.
-        insert_items(connection, 1_000, writer=3)
         slow.must_equal(database)
         assert running.connections == 1
     with pytest.raises(LogRetired):

@@ -58,12 +58,37 @@ def refused(file: Path, text: str, **given: dict[str, str]) -> ConfigError:
         ('[source]\ntables = ["t"]', ConfigMissingKey, "PENSTOCK_SOURCE_DSN"),
         (f'[source]\ndsn = "{SECRET}"', ConfigMissingKey, 'tables = ["public.notifications"]'),
         (SOURCE.replace('"t"', '{replica_identity = "full"}'), ConfigMissingKey, "Add name to"),
-        (SOURCE + "[sorce]\n", ConfigUnknownKey, "Did you mean source?"),
+        (SOURCE + "[sorce]\n", ConfigUnknownKey, "Did you mean [source]?"),
+        (SOURCE.replace("source", "sorce"), ConfigUnknownKey, "Did you mean [source]?"),
+        (SOURCE.replace("dsn", "dns"), ConfigUnknownKey, "Did you mean dsn?"),
+        (
+            f'dsn = "{SECRET}"\n' + SOURCE,
+            ConfigUnknownKey,
+            "dsn stands outside of any section. It ",
+        ),
+        ("zebra = 1\n" + SOURCE, ConfigUnknownKey, "Keys belong in a section: [source], [hea"),
+        (SOURCE + "keepalive_interval_s = inf", ConfigInvalidValue, "should be a finite number"),
+        (SOURCE + "[log]\nmin_age_h = nan", ConfigInvalidValue, "should be a finite number"),
+        (SOURCE + "[log]\nsegment_age_min = inf", ConfigInvalidValue, "should be a finite number"),
+        (SOURCE + "keepalive_interval_s = true", ConfigInvalidValue, "should be a number"),
+        (SOURCE + "[log]\nmax_gib = true", ConfigInvalidValue, "max_gib in [log]: should be a num"),
+        (
+            '[source]\ndsn = ""\ntables = ["t"]',
+            ConfigInvalidValue,
+            "dsn in [source]: should not be",
+        ),
+        (SOURCE + 'setup_dsn = " "', ConfigInvalidValue, "setup_dsn in [source]: should not be"),
+        (SOURCE + '[log]\npath = ""', ConfigInvalidValue, "path in [log]: should not be empty"),
+        (
+            SOURCE.replace('"t"', "1"),
+            ConfigInvalidValue,
+            "entry 1 in [source]: should be a name in",
+        ),
         (SOURCE + 'slott = "a"', ConfigUnknownKey, "Did you mean slot?"),
         (SOURCE + "zebra = 1", ConfigUnknownKey, "The keys here are: dsn, setup_dsn"),
         (SOURCE.replace('"t"', '{name = "t", identity = "x"}'), ConfigUnknownKey, "entry 1"),
         (SOURCE + "slot = 3", ConfigInvalidValue, "slot in [source]: input should be a valid str"),
-        (SOURCE + 'slot = "No-Good"', ConfigInvalidValue, "slot in [source]"),
+        (SOURCE + 'slot = "No-Good"', ConfigInvalidValue, "only lower-case letters a to z"),
         (SOURCE + f'publication = "{"x" * 64}"', ConfigInvalidValue, "at most 63 bytes"),
         (SOURCE + 'failover = "perhaps"', ConfigInvalidValue, "failover in [source]"),
         (SOURCE + "wal_sender_timeout_s = 0", ConfigInvalidValue, "greater than or equal to 1"),
@@ -107,6 +132,18 @@ def test_a_folder_and_a_binary_file_are_no_configuration(tmp_path: Path, file: P
         load(file, environ={})
 
 
+def test_a_byte_order_mark_is_skipped(file: Path) -> None:
+    file.write_text(SOURCE, encoding="utf-8-sig")
+    assert load(file, environ={}).source.slot == "penstock"
+
+
+def test_a_dsn_knows_where_it_came_from(file: Path) -> None:
+    file.write_text(SOURCE)
+    source = load(file, environ={"PENSTOCK_SOURCE_SETUP_DSN": "host=h"}).source
+    assert source.conninfo.origin == "dsn in [source]"
+    assert source.setup_conninfo.origin == "environment variable PENSTOCK_SOURCE_SETUP_DSN"
+
+
 def test_without_a_file_the_environment_alone_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +174,8 @@ def test_a_bad_value_is_blamed_on_where_it_came_from(file: Path) -> None:
     [
         ("PENSTOCK_SOURCE_SLTO", "PENSTOCK_SOURCE_SLOT"),
         ("PENSTOCK_SORCE_SLOT", "PENSTOCK_SOURCE_SLOT"),
+        ("PENSTOCK_DSN", "PENSTOCK_SOURCE_DSN"),
+        ("PENSTOCK_SETUP_DSN", "PENSTOCK_SOURCE_SETUP_DSN"),
         ("PENSTOCK_HEARTBEAT_TIMEOUT_MINS", "PENSTOCK_HEARTBEAT_TIMEOUT_MIN"),
     ],
 )

@@ -27,6 +27,11 @@ def test_an_unquoted_name_folds_to_lower_case(word: str) -> None:
     assert TableName.parse(f"{word}.{word}") == TableName(word.lower(), word.lower())
 
 
+def test_only_ascii_letters_are_folded_as_the_server_does() -> None:
+    for written, meant in (("Ärger", "Ärger"), ("ABCÄÖ", "abcÄÖ"), ("𝔘nicode", "𝔘nicode")):
+        assert TableName.parse(written) == TableName("public", meant)
+
+
 @given(st.text(max_size=20))
 def test_any_text_is_read_or_refused_by_name(text: str) -> None:
     try:

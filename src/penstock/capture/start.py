@@ -16,6 +16,7 @@ from penstock.errors import (
     PublicationMissing,
     ServerRewound,
     SlotAheadOfLog,
+    SourceUnavailable,
     WrongServer,
     WrongTimeline,
 )
@@ -33,6 +34,12 @@ def check_source(source: SourceConfig) -> SlotFacts:
         server = read_server(connection)
         check_version(server.version_number)
         check_wal_level(server.wal_level)
+        if server.in_recovery:
+            # Promoted under us it would change its timeline, and we would not know where.
+            raise SourceUnavailable(
+                "the server is in recovery: it is a standby, or about to be promoted",
+                remedy="Penstock waits for the promotion; to read from the primary, name it in dsn",
+            )
         found = connection.execute(
             "SELECT 1 FROM pg_publication WHERE pubname = %s", [source.publication]
         ).fetchone()

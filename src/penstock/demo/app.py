@@ -25,15 +25,19 @@ from penstock.capture.engine import Capture
 from penstock.config import Config
 from penstock.demo.load import create_table, insert, run_load
 from penstock.errors import PenstockError
+from penstock.interrupts import Interrupts
 from penstock.lsn import Lsn
 from penstock.ops.setup import setup
 from penstock.postgres.embedded import EmbeddedPostgres
-from penstock.spark.session import local_session
+from penstock.spark.session import throwaway_session
 
 _TABLE = "public.notifications"
 # A row appears with an insert or as the new image of an update, and goes as the old one.
 _SIGN = {"insert": 1, "update_postimage": 1, "update_preimage": -1, "delete": -1}
 _CATCH_UP_S = 60.0
+_LEGEND = """\
+   A change is one insert, update or delete, counted since the start;
+   beside it, how many rows there are now with each status."""
 
 
 class Counts:
@@ -55,31 +59,39 @@ class Counts:
 
 
 def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
-    """Run it all; true if the counts agree."""
-    with ExitStack() as stack:
-        console.print("1. Starting PostgreSQL 18 with a table of notifications")
-        server = stack.enter_context(EmbeddedPostgres(18))
+    """Run it all; true if the counts agree.
+
+    An interrupt is raised only where it is heeded: what was started by then is known and ended.
+    """
+    with Interrupts() as interrupts, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+        console.print("1. Starting PostgreSQL 18 with a table of notifications")
+        server = EmbeddedPostgres(18)
+        stack.callback(server.close)
+        with interrupts.heeded():
+            server.start()
         config = _configure(server, directory)
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            create_table(connection)
-            console.print("2. Setting up replica identity, publication and slot")
+        connection = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
+        create_table(connection)
+        console.print("2. Setting up replica identity, publication and slot")
+        with interrupts.heeded():
             setup(config)
-            insert(connection, 100)
-            console.print("3. Capturing the write-ahead log into a change log")
-            stack.enter_context(_capturing(config))
-            console.print("4. Starting Spark (this takes about ten seconds)")
-            spark = local_session("penstock demo")
-            stack.callback(spark.stop)
-            counts = Counts()
-            query = _count_live(spark, config.log.path, counts, directory)
-            stack.callback(query.stop)
-            _wait_for(query, _flushed(connection))
-            console.print(f"5. Load: about {rate} changes a second for {seconds:g} s")
-            with _loading(server, rate):
-                _watch(console, counts, query, seconds)
-            _wait_for(query, _flushed(connection))
-            return _compare(console, counts, connection)
+        insert(connection, 100)
+        console.print("3. Capturing the write-ahead log into a change log")
+        stack.enter_context(_capturing(config))
+        console.print("4. Starting Spark (this takes about ten seconds)")
+        spark = stack.enter_context(
+            throwaway_session("penstock demo", directory / "spark", interrupts)
+        )
+        counts = Counts()
+        query = interrupts.aside(lambda: _count_live(spark, config.log.path, counts, directory))
+        _wait_for(query, _flushed(connection), interrupts)
+        console.print(f"5. Load: about {rate} changes a second for {seconds:g} s")
+        console.print(_LEGEND)
+        with _loading(server, rate):
+            _watch(console, counts, query, seconds, interrupts)
+        _wait_for(query, _flushed(connection), interrupts)
+        return _compare(console, counts, connection)
 
 
 def _configure(server: EmbeddedPostgres, directory: Path) -> Config:
@@ -129,16 +141,19 @@ def _count_live(spark: SparkSession, log: Path, counts: Counts, directory: Path)
     )
 
 
-def _watch(console: Console, counts: Counts, query: StreamingQuery, seconds: float) -> None:
+def _watch(
+    console: Console, counts: Counts, query: StreamingQuery, seconds: float, interrupts: Interrupts
+) -> None:
     started = time.monotonic()
     while (elapsed := time.monotonic() - started) < seconds:
         _check(query)
         statuses = "  ".join(f"{status} {n:,}" for status, n in counts.shown().items())
         console.print(f"   {elapsed:4.0f} s  {counts.changes:>7,} changes   {statuses}")
-        time.sleep(1)
+        with interrupts.heeded():
+            time.sleep(1)
 
 
-def _wait_for(query: StreamingQuery, lsn: Lsn) -> None:
+def _wait_for(query: StreamingQuery, lsn: Lsn, interrupts: Interrupts) -> None:
     """Until Spark has applied everything up to `lsn`."""
     deadline = time.monotonic() + _CATCH_UP_S
     while _applied(query) < lsn:
@@ -148,7 +163,9 @@ def _wait_for(query: StreamingQuery, lsn: Lsn) -> None:
                 f"Spark did not reach {lsn} within {_CATCH_UP_S:g} s",
                 remedy="Try a lower --rate; the machine may be too busy",
             )
-        time.sleep(0.1)
+        # Not while Spark is asked: py4j logs at length what interrupts it.
+        with interrupts.heeded():
+            time.sleep(0.1)
 
 
 def _applied(query: StreamingQuery) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psycopg
 
-from penstock.config import Config
+from penstock.config import Config, SourceConfig
 from penstock.errors import PenstockError, SlotLimitReached
+from penstock.ops.capture_role import capture_role_name
 from penstock.ops.checks.files import check_file
 from penstock.ops.checks.publication import check_publication
 from penstock.ops.checks.server import PluginProbe, check_role, check_server, check_wal2json
@@ -21,6 +22,7 @@ from penstock.ops.checks.slot import check_slot_facts
 from penstock.ops.checks.tables import check_tables
 from penstock.ops.facts import SourceFacts, read_facts
 from penstock.ops.findings import Finding, from_error, worst_first
+from penstock.ops.setup import connect_for_setup
 from penstock.ops.tools import ToolFacts, check_tools, read_tools
 from penstock.postgres.connect import connect
 
@@ -44,7 +46,7 @@ def diagnose(config: Config, path: Path | None = None) -> list[Finding]:
     """All findings, worst first. `path` is the configuration file, if there is one."""
     findings = examine(config, gather(config))
     if path is not None:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         findings += check_file(path, text, path.stat().st_mode, config.source)
     return worst_first(findings)
 
@@ -105,17 +107,26 @@ def gather(config: Config) -> Gathered:
         with connect(source.conninfo) as connection:
             facts = read_facts(connection, source)
             wal2json = _probe(connection, facts, "wal2json")
-        replication_error = _try_connect(source.conninfo, "dsn in [source]", replication="database")
+        replication_error = _try_replication(source)
     except PenstockError as error:
         facts = error
     if source.setup_dsn is not None:
-        setup_error = _try_connect(source.setup_conninfo, "setup_dsn in [source]")
+        setup_error = _try_setup(source)
     return Gathered(facts, wal2json, replication_error, setup_error, read_tools())
 
 
-def _try_connect(dsn: str, what: str, **parameters: str) -> PenstockError | None:
+def _try_replication(source: SourceConfig) -> PenstockError | None:
     try:
-        connect(dsn, what=what, **parameters).close()
+        connect(source.conninfo, replication="database").close()
+    except PenstockError as error:
+        return error
+    return None
+
+
+def _try_setup(source: SourceConfig) -> PenstockError | None:
+    try:
+        with connect_for_setup(source) as connection:
+            capture_role_name(source, connection)
     except PenstockError as error:
         return error
     return None

@@ -9,7 +9,6 @@ import psycopg
 from penstock.config import SourceConfig
 from penstock.names import TableName
 from penstock.postgres.catalog import RoleFacts, ServerFacts, check_version, read_roles, read_server
-from penstock.postgres.connect import parse_dsn
 from penstock.postgres.failures import translated
 from penstock.postgres.publications import PublicationFacts, read_publications
 from penstock.postgres.slots import SlotFacts, read_slot
@@ -31,10 +30,15 @@ class SourceFacts:
     slot: SlotFacts | None
 
 
-def read_facts(connection: psycopg.Connection, source: SourceConfig) -> SourceFacts:
-    """Seven queries, however many tables; any role that may connect can run them."""
+def read_facts(
+    connection: psycopg.Connection, source: SourceConfig, capture_user: str | None = None
+) -> SourceFacts:
+    """Seven queries, however many tables; any role that may connect can run them.
+
+    `capture_user` is the role of `dsn` if the connection is another's.
+    """
     check_version(connection.info.server_version)
-    capture_user = capture_role_name(source)
+    capture_user = capture_user or connection.info.user
     with translated("read the server's catalog"):
         roles = read_roles(connection, [capture_user])
         tables = read_tables(connection, (table.name for table in source.tables))
@@ -47,11 +51,3 @@ def read_facts(connection: psycopg.Connection, source: SourceConfig) -> SourceFa
             publications=read_publications(connection, source.publication, tables.values()),
             slot=read_slot(connection, source.slot),
         )
-
-
-def capture_role_name(source: SourceConfig) -> str:
-    """The user of `dsn`; without one, libpq's own default (PGUSER, else the system's user)."""
-    if user := parse_dsn(source.conninfo).get("user"):
-        return str(user)
-    defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
-    return (defaults[b"user"] or b"").decode()

@@ -125,11 +125,11 @@ def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
         )
     if not table.publishable:
         unlogged = table.persistence == "unlogged"
-        kind = "unlogged table" if unlogged else table.kind
+        kind = "system table" if table.system else "unlogged table" if unlogged else table.kind
         raise NotPublishable(
             f"{name} cannot be published ({kind}): its changes are not in the logical WAL",
             remedy="Remove it from `tables` in [source]"
-            + (f", or run ALTER TABLE {name.sql} SET LOGGED" if unlogged else ""),
+            + (f", or run ALTER TABLE {name.sql} SET LOGGED" if kind == "unlogged table" else ""),
             table=name,
         )
     return table
@@ -321,10 +321,12 @@ def _check_privileges(
         added = [table for table in facts.tables.values() if publication.entry(table) is None]
         must_own += added
         if added and not publication.owned:
-            fixes[f"GRANT {quote(publication.owner)} TO {me}"] = None
+            what = f"PUBLICATION {quote(publication.name)}"
+            fixes[_owning(what, publication.owner, publication.owner_superuser, me)] = None
     for table in must_own:
         if not table.owned:
-            fixes[f"GRANT {quote(table.owner)} TO {me}"] = None
+            what = f"TABLE {table.name.sql}"
+            fixes[_owning(what, table.owner, table.owner_superuser, me)] = None
     if facts.slot is None and not role.may_replicate:
         fixes[f"ALTER ROLE {me} REPLICATION"] = None
     for step in grants:
@@ -335,6 +337,11 @@ def _check_privileges(
             remedy="Run as a superuser: " + "; ".join(fixes) + "; (docs/roles.md explains them)",
             role=role.name,
         )
+
+
+def _owning(what: str, owner: str, superuser: bool, me: str) -> str:
+    # Membership in a superuser's role would make a superuser of us.
+    return f"ALTER {what} OWNER TO {me}" if superuser else f"GRANT {quote(owner)} TO {me}"
 
 
 def _publication_notes(

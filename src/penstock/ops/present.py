@@ -48,10 +48,10 @@ class Progress:
 def show_dry_run(console: Console, plan: Plan) -> None:
     """SQL that can be pasted: titles and notes are comments."""
     for step in plan.steps:
-        console.print(Text(f"-- {step.title}", style="dim"))
+        console.print(Text(_comment(step.title), style="dim"))
         console.print(Text(step.sql))
     for note in plan.notes:
-        console.print(Text(f"-- note: {note}", style="dim"))
+        console.print(Text(_comment(f"note: {note}"), style="dim"))
     if not plan.steps:
         console.print(Text("-- nothing to do", style="dim"))
 
@@ -69,6 +69,11 @@ def plan_as_json(plan: Plan, *, dry_run: bool) -> dict[str, object]:
         "notes": list(plan.notes),
         "exit_code": 0,
     }
+
+
+def _comment(text: str) -> str:
+    """Every line of it: names may hold line breaks, and what follows one would be live SQL."""
+    return "\n".join(f"-- {line}" for line in text.splitlines())
 
 
 def _indented(text: str) -> str:

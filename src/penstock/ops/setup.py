@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 
 from penstock.config import Config, SourceConfig
 from penstock.errors import SetupBlocked
+from penstock.ops.capture_role import capture_role_name
 from penstock.ops.facts import read_facts
 from penstock.ops.plan import Plan, Step, plan_setup
 from penstock.postgres.connect import connect
@@ -23,6 +26,10 @@ from penstock.postgres.slots import CREATE_DEADLINE_S, create_slot
 from penstock.postgres.waiting import Blocker, GaveUp, OnWait, run_watched
 
 OnStep = Callable[[Step], None]
+
+# What a person is told after an interruption; the second if steps were carried out before it.
+_INTERRUPTED = "nothing was left half made"
+_KEPT = ", and `penstock setup` goes on from there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,8 @@ def setup(
 ) -> Plan:
     """Carry out what is missing and return it; with `dry_run` only return it."""
     with connect_for_setup(config.source) as connection:
-        plan = plan_setup(config, read_facts(connection, config.source))
+        capture_user = capture_role_name(config.source, connection)
+        plan = plan_setup(config, read_facts(connection, config.source, capture_user))
         if plan.steps and not dry_run:
             with connect_for_setup(config.source) as observer:
                 runner = _Runner(config, connection, observer, on_wait, patience or Patience())
@@ -57,11 +65,15 @@ def setup(
 
 def connect_for_setup(source: SourceConfig) -> psycopg.Connection:
     """With `setup_dsn` if there is one; time limits are ours, not the role's."""
-    return connect(
+    connection = connect(
         source.setup_conninfo,
-        what=f"{'setup_dsn' if source.setup_dsn else 'dsn'} in [source]",
         options="-c lock_timeout=0 -c statement_timeout=0",
     )
+    # If we are killed while the server waits for others, it stops rather than make the slot later.
+    # Not every server's platform has it, so this is not one of the options above.
+    with suppress(psycopg.Error):
+        connection.execute("SET client_connection_check_interval = '1s'")
+    return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +86,22 @@ class _Runner:
     patience: Patience
 
     def run(self, plan: Plan, on_step: OnStep) -> None:
-        undo: list[str] = []
+        made: list[Step] = []
         try:
             for step in plan.steps:
                 on_step(step)
-                self._run_step(step)
+                self._run_step(step, partial(made.append, step))
+        except BaseException as error:
+            for step in reversed(made):
                 if step.undo:
-                    undo.insert(0, step.undo)
-        except BaseException:
-            for statement in undo:
-                with translated(f"take back what was made ({statement})"):
-                    self.observer.execute(statement.encode())
+                    with translated(f"take back what was made ({step.undo})"):
+                        self.observer.execute(step.undo.encode())
+            if not isinstance(error, Exception):  # interrupted
+                kept = any(step.undo is None for step in made)
+                error.add_note(_INTERRUPTED + (_KEPT if kept else ""))
             raise
 
-    def _run_step(self, step: Step) -> None:
+    def _run_step(self, step: Step, on_done: Callable[[], None]) -> None:
         if step.kind == "create slot":
             create_slot(
                 self.connection,
@@ -96,11 +110,12 @@ class _Runner:
                 on_wait=self.on_wait,
                 failover=self.config.source.failover,
                 deadline_s=self.patience.slot_deadline_s,
+                on_made=on_done,
             )
         else:
-            self._run_statements(step)
+            self._run_statements(step, on_done)
 
-    def _run_statements(self, step: Step) -> None:
+    def _run_statements(self, step: Step, on_done: Callable[[], None]) -> None:
         timeout = f"SET LOCAL lock_timeout = '{self.patience.lock_timeout_s * 1000:.0f}ms'"
         blockers: tuple[Blocker, ...] = ()
         for attempt in range(self.patience.lock_attempts):
@@ -113,6 +128,7 @@ class _Runner:
                     observer=self.observer,
                     deadline_s=math.inf,  # the server's lock_timeout ends it
                     on_wait=self.on_wait,
+                    on_done=on_done,
                 )
             except GaveUp as gave_up:
                 blockers = gave_up.blockers or blockers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.config import Config
 from penstock.names import quote
+from penstock.ops.capture_role import capture_role_name
 from penstock.ops.facts import SourceFacts, read_facts
 from penstock.ops.plan import Plan, Step
 from penstock.ops.setup import OnStep, connect_for_setup
@@ -41,7 +42,8 @@ def teardown(
 ) -> Plan:
     """Drop what is there and return it; with `force` the slot's reader is terminated first."""
     with connect_for_setup(config.source) as connection:
-        plan = plan_teardown(config, read_facts(connection, config.source))
+        capture_user = capture_role_name(config.source, connection)
+        plan = plan_teardown(config, read_facts(connection, config.source, capture_user))
         if not dry_run:
             for step in plan.steps:
                 on_step(step)

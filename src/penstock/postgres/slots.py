@@ -6,6 +6,7 @@ A slot is made last and dropped first: from the moment it exists the server keep
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,8 +171,11 @@ def create_slot(
     on_wait: OnWait,
     failover: bool = False,
     deadline_s: float = CREATE_DEADLINE_S,
+    on_made: Callable[[], None] = lambda: None,
 ) -> Lsn:
     """Make the slot and return its starting point; at the deadline no slot is left behind.
+
+    `on_made` is called as soon as there is one, even if we are interrupted at that moment.
 
     `statement_timeout` does not reach this wait on every version, so the deadline is ours and ends
     in a cancellation, which makes the server drop what it had begun.
@@ -183,6 +187,7 @@ def create_slot(
             observer=observer,
             deadline_s=deadline_s,
             on_wait=on_wait,
+            on_done=on_made,
         )
     except GaveUp as gave_up:
         who = "; ".join(map(str, gave_up.blockers)) or "transactions that have ended meanwhile"

@@ -29,6 +29,8 @@ _KIND = {
     "f": "foreign table",
     "S": "sequence",
 }
+# Below are the objects that `initdb` makes: pg_catalog and information_schema.
+_FIRST_NORMAL_OID = 16_384
 _PERSISTENCE = {"p": "permanent", "u": "unlogged", "t": "temporary"}
 
 
@@ -73,6 +75,8 @@ class TableFacts:
     leaves: tuple[TableFacts, ...] = ()
     # Has children by inheritance (not partitions), which a publication would take along.
     has_children: bool = False
+    # Nobody should be granted the owner's role then.
+    owner_superuser: bool = False
 
     @property
     def partitioned(self) -> bool:
@@ -80,7 +84,15 @@ class TableFacts:
 
     @property
     def publishable(self) -> bool:
-        return self.kind in {"table", "partitioned table"} and self.persistence == "permanent"
+        return (
+            self.kind in {"table", "partitioned table"}
+            and self.persistence == "permanent"
+            and not self.system
+        )
+
+    @property
+    def system(self) -> bool:
+        return self.oid < _FIRST_NORMAL_OID
 
     @property
     def identity_columns(self) -> tuple[str, ...]:
@@ -160,6 +172,7 @@ def _table(
         ancestors=tuple(TableName(*pair) for pair in relation["ancestors"]),
         leaves=leaves,
         has_children=relation["has_children"],
+        owner_superuser=relation["owner_superuser"],
     )
 
 
@@ -183,6 +196,7 @@ SELECT c.oid::bigint, n.nspname AS schema, c.relname AS name,
        c.relkind::text AS kind, c.relpersistence::text AS persistence,
        c.relreplident::text AS identity, c.relkind = 'r' AND c.relhassubclass AS has_children,
        pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned,
+       EXISTS (SELECT FROM pg_roles WHERE oid = c.relowner AND rolsuper) AS owner_superuser,
        CASE WHEN tree.oid <> tree.root THEN tree.root::bigint END AS root,
        ARRAY(
            SELECT ARRAY[an.nspname::text, ac.relname::text]

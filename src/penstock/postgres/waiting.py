@@ -71,27 +71,33 @@ def run_watched(
     observer: psycopg.Connection,
     deadline_s: float,
     on_wait: OnWait,
+    on_done: Callable[[], None] = lambda: None,
 ) -> Any:
     """Run the statements in one transaction and return the last one's first row, if it has any.
 
     `on_wait` is called each time the set of sessions we wait for changes. At the deadline, and if
     the caller is interrupted, the statement is cancelled: it either happened as a whole or not at
-    all. Raises `GaveUp` at the deadline or at the server's own lock_timeout.
+    all. If it happened, `on_done` is called before we return or raise, from another thread: no
+    interruption comes between the two. Raises `GaveUp` at the deadline or at the server's own
+    lock_timeout.
     """
     pid = connection.info.backend_pid
     seen: tuple[Blocker, ...] = ()
     give_up_at = time.monotonic() + deadline_s
+    future: Future[Any] | None = None
     with ThreadPoolExecutor(max_workers=1) as pool:
-        future = pool.submit(_execute, connection, statements)
         try:
+            future = pool.submit(_execute, connection, statements, on_done)
             while not _finished(future) and time.monotonic() < give_up_at:
                 if now := blockers_of(observer, pid):
                     if {b.pid for b in now} != {b.pid for b in seen}:
                         on_wait(now)
                     seen = now
         finally:
-            if not future.done():
+            # Again and again, for a cancellation that comes between two statements has no effect.
+            while future is not None and not future.done():
                 connection.cancel_safe()
+                wait([future], timeout=_LOOK_EVERY_S)
         try:
             return future.result()  # it may have finished just before the cancellation
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
@@ -103,8 +109,11 @@ def _finished(future: Future[Any]) -> bool:
     return future.done()
 
 
-def _execute(connection: psycopg.Connection, statements: Sequence[str]) -> Any:
+def _execute(
+    connection: psycopg.Connection, statements: Sequence[str], on_done: Callable[[], None]
+) -> Any:
     with connection.transaction():
         for statement in statements:
             cursor = connection.execute(statement.encode())
+    on_done()
     return cursor.fetchone() if cursor.description else None

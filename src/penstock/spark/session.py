@@ -1,28 +1,214 @@
-"""A Spark session on this machine, quiet and ready for the `penstock` source."""
+"""A Spark session on this machine, quiet and ready for the `penstock` source.
+
+`local_session` is Spark as it comes. `throwaway_session` is for a program that starts Spark, shows
+something and ends: whatever happens, no process and no file of Spark's is left.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib import resources
+from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
+
+from penstock.errors import PipelineError
+from penstock.interrupts import Interrupts
+
+_START_S = 60.0
+# A killed process is gone as soon as the kernel has taken back its memory.
+_END_S = 5.0
+# The name of a socket may have 107 characters, of which Spark's own part is about 45.
+_MAX_SOCKET_DIR = 60
+_POLL_S = 0.05
+
+
+class SparkFailed(PipelineError):
+    """Spark did not start, or stopped on its own; the text is the end of what it said."""
+
+    def __init__(self, what: str, said: str) -> None:
+        super().__init__(
+            f"{what}:\n{said.strip()}" if said.strip() else what,
+            remedy="Check that Java 17 or newer runs here and that 2 GB of memory are free",
+        )
 
 
 def local_session(name: str) -> SparkSession:
     """`local[*]`, without the web UI."""
-    # Spark finds sources and starts workers with this Python, not the first one on the PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    logging = resources.files(__package__).joinpath("log4j2.properties")
-    return (
-        SparkSession.builder.master("local[*]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
+    os.environ.update(_environment())
+    return _build(name, _settings())
+
+
+@contextmanager
+def throwaway_session(name: str, directory: Path, interrupts: Interrupts) -> Iterator[SparkSession]:
+    """`local[*]` in a JVM that is killed at the end; what Spark says is shown only if it fails.
+
+    Everything that Spark writes goes into `directory`, which the caller removes afterwards. An
+    interrupt is heeded while Spark starts.
+    """
+    directory.mkdir()
+    said = directory / "spark.log"
+    settings = _settings(directory)
+    with ExitStack() as stack:
+        # py4j would tell at length that the JVM it talks to is gone, which is what we want.
+        stack.enter_context(_silent(logging.getLogger("py4j")))
+        stack.callback(_forget, unless=SparkContext._gateway)  # noqa: SLF001 - see there
+        jvm = _start_jvm(settings, directory, said)
+        stack.callback(_end, jvm)
+        try:
+            with interrupts.heeded():
+                connection = _connection(jvm, directory, said)
+            with _in_environment(connection):
+                # In the main thread, Spark would take Ctrl-C for itself.
+                session = interrupts.aside(lambda: _build(name, settings))
+            yield session
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}") from error
+
+
+def _settings(directory: Path | None = None) -> dict[str, str]:
+    log4j2 = resources.files(__package__).joinpath("log4j2.properties")
+    java = f"-Dlog4j2.configurationFile=file:{log4j2}"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "1",
         # Saves 30 to 60 ms in each batch.
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{logging}")
-        .getOrCreate()
-    )
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    if directory is not None:
+        settings["spark.local.dir"] = str(directory)
+        settings["spark.sql.warehouse.dir"] = str(directory / "warehouse")
+        java += f' "-Djava.io.tmpdir={directory}"'
+        if len(os.fsencode(directory)) > _MAX_SOCKET_DIR:
+            settings["spark.python.unix.domain.socket.enabled"] = "false"
+    return settings | {"spark.driver.extraJavaOptions": java}
+
+
+def _environment() -> dict[str, str]:
+    # Spark finds sources and starts workers with this Python, not the first one on the PATH.
+    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.master("local[*]").appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _start_jvm(settings: Mapping[str, str], directory: Path, said: Path) -> subprocess.Popen[bytes]:
+    """What `pyspark.java_gateway.launch_gateway` starts; that one can be interrupted and lose it.
+
+    A session of its own keeps a terminal's Ctrl-C away, and names all the processes to end. The
+    JVM holds the other end of its input and ends by itself, should we be killed.
+    """
+    options = [word for item in settings.items() for word in ("--conf", "=".join(item))]
+    with said.open("wb") as output:
+        return subprocess.Popen(
+            [Path(_find_spark_home()) / "bin" / "spark-submit", *options, "pyspark-shell"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                **_environment(),
+                "SPARK_CONNECT_MODE": "0",
+                "TMPDIR": str(directory),
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / "gateway"),
+            },
+            start_new_session=True,
+        )
+
+
+def _connection(jvm: subprocess.Popen[bytes], directory: Path, said: Path) -> dict[str, str]:
+    """Wait until the JVM says where it listens; in the words of pyspark's environment."""
+    file = directory / "gateway"
+    deadline = time.monotonic() + _START_S
+    # The JVM writes elsewhere and renames, so the file is whole as soon as it is there.
+    while not file.exists():
+        if jvm.poll() is not None:
+            raise SparkFailed("Spark did not start", _tail(said))
+        if time.monotonic() > deadline:
+            raise SparkFailed(f"Spark did not start within {_START_S:g} s", _tail(said))
+        time.sleep(_POLL_S)
+    with file.open("rb") as info:
+        port, secret = read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]  # pyspark's
+    return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": str(secret)}
+
+
+@contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+
+
+def _end(jvm: subprocess.Popen[bytes]) -> None:
+    """Kill everything in the JVM's session: itself, the shell before it, Python workers."""
+    deadline = time.monotonic() + _END_S
+    jvm.kill()
+    jvm.wait()
+    if jvm.stdin:
+        jvm.stdin.close()
+    # Again, for one may have been about to start another.
+    while (left := _session_members(jvm.pid)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _session_members(session: int) -> list[int]:
+    """Where there is no /proc, nobody: Python workers end by themselves when the JVM is gone."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # pid (name) state ppid pgrp session …: the name may hold spaces and brackets.
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                members.append(int(stat.parent.name))
+    return members
+
+
+def _forget(*, unless: object) -> None:
+    """Let pyspark not talk to the JVM that is gone, and start another one when asked again.
+
+    `unless` is the gateway from before: if it is still there, ours was never used.
+    """
+    # pyspark has no public way to say that its JVM is gone.
+    if SparkContext._gateway is unless:  # noqa: SLF001
+        return
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _tail(file: Path) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-20:])

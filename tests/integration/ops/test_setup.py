@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from rich.console import Console
 
 from penstock.errors import (
     NotLogical,
@@ -27,12 +33,15 @@ from penstock.errors import (
 )
 from penstock.ops.facts import read_facts
 from penstock.ops.plan import Plan, Step
+from penstock.ops.present import show_dry_run
 from penstock.ops.setup import Patience, _Runner, connect_for_setup, setup
 from penstock.ops.teardown import teardown
+from penstock.postgres import waiting
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.waiting import Blocker
 from support.database import Database
 from support.ops import QUICK, config_for, on_18, penstock, replica_identities, slots
+from support.waiting import eventually
 
 TABLES = """
 CREATE SCHEMA "App Data";
@@ -45,6 +54,7 @@ CREATE TABLE events_1 PARTITION OF events FOR VALUES IN (1);
 CREATE TABLE events_2 PARTITION OF events FOR VALUES IN (2) PARTITION BY RANGE (id);
 CREATE TABLE events_2_low PARTITION OF events_2 FOR VALUES FROM (0) TO (100);
 """
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
 ALL = ("orders", '"App Data"."Order Lines"', "keyless", "events")
 
 
@@ -339,6 +349,83 @@ def test_an_interrupted_set_up_leaves_no_slot(database18: Database) -> None:
         assert slots(database18) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
+    database: Database, tmp_path: Path, number: signal.Signals
+) -> None:
+    database.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    file = tmp_path / "penstock.toml"
+    file.write_text(f'[source]\ndsn = "{database.dsn()}"\ntables = ["orders"]\n')
+    creating = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND state = 'active' AND query LIKE '%pg_create_logical%' AND pid <> pg_backend_pid()"
+    )
+    with psycopg.connect(database.dsn()) as writer:
+        writer.execute("INSERT INTO orders VALUES (1)")
+        process = subprocess.Popen(
+            [PENSTOCK, "setup", "--config", str(file)], stderr=subprocess.PIPE, text=True
+        )
+        try:
+            eventually(lambda: database.value(creating) == 1, "slot creation waits")
+            process.send_signal(number)
+            told = process.communicate(timeout=10)[1]
+        finally:
+            process.kill()
+            process.wait()
+        eventually(lambda: database.value(creating) == 0, "the server stops waiting", within_s=5)
+        writer.commit()
+    assert slots(database) == []
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number
+        assert told == (
+            "interrupted; nothing was left half made, and `penstock setup` goes on from there\n"
+        )
+
+
+def test_an_interruption_just_after_the_slot_was_made_takes_it_back(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
+
+    def too_late(future: Future[Any]) -> bool:
+        wait([future])
+        if slots(database18):
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(waiting, "_finished", too_late)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        do(database18)
+    assert caught.value.__notes__[0].startswith("nothing was left half made")
+    assert slots(database18) == []
+
+
+def test_a_slot_that_another_set_up_made_meanwhile_is_not_taken_back(
+    database18: Database,
+) -> None:
+    database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    config = config_for(database18)
+
+    def overtake(step: Step) -> None:
+        if step.kind == "create slot":
+            database18.create_slot("penstock")
+
+    with pytest.raises(SetupFailed, match="already exists"):
+        setup(config, on_step=overtake, patience=QUICK)
+    assert slots(database18) == ["penstock"]
+
+
+def test_a_line_break_in_a_name_does_not_end_the_comment_of_a_dry_run(
+    database18: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database18.run('CREATE TABLE "x\nDROP TABLE y" (a int)')
+    plan = setup(config_for(database18, '"x\nDROP TABLE y"', publication="p\rq"), dry_run=True)
+    show_dry_run(Console(soft_wrap=True), plan)
+    sql = re.sub(r'"[^"]*"', "", re.sub(r"(?m)^--.*$", "", capsys.readouterr().out))
+    assert "CREATE PUBLICATION" in sql
+    assert "DROP" not in sql
+
+
 @on_18
 def test_a_table_lock_gives_way_to_the_application_and_names_who_holds_it(
     database: Database,
@@ -411,7 +498,8 @@ def test_a_role_without_the_privileges_is_told_the_sql_and_changes_nothing(
     try:
         with pytest.raises(PrivilegeMissing) as caught:
             do(database, dsn=database.dsn("weak"))
-        assert "GRANT postgres TO weak" in caught.value.remedy
+        assert "ALTER TABLE public.orders OWNER TO weak" in caught.value.remedy
+        assert "GRANT postgres" not in caught.value.remedy
         assert "ALTER ROLE weak REPLICATION" in caught.value.remedy
         assert f"GRANT CREATE ON DATABASE {database.name} TO weak" in caught.value.remedy
         # With a set-up role that may, the capture role is given what it lacks.

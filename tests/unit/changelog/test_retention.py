@@ -203,3 +203,22 @@ def test_a_consumer_of_another_log_is_refused() -> None:  # M3.9
         consumers.register(storage, "mine", "another", Lsn(1))
     assert consumers.forget(storage, "mine")
     assert not consumers.forget(storage, "mine")
+
+
+def test_removing_segments_shows_nothing_that_is_not_synced() -> None:  # M1.8, M3.3
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, TINY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+    for number in range(1, 21):
+        messages = wire.transaction(0x2000 + 16 * number, *range(10))
+        apply(writer, fragmenter, [memoryview(message) for message in messages])
+        if number <= 10:
+            writer.flush(Lsn(0x2000 + 16 * number))
+    # Frames with commits are written by now, and not synced.
+    assert writer.pending_bytes > 2 * TINY.frame_bytes
+    assert prune(writer, AT_ONCE).segments
+    assert writer.complete_lsn == LogReader(storage).end().lsn == 0x2000 + 16 * 10
+    after = storage.crash(random.Random(1))
+    again = LogWriter(after, IDENTITY, TINY)
+    committed = [t.commit_lsn for t in read(after)]
+    assert again.complete_lsn == committed[-1], "no commit is skipped when it comes again"

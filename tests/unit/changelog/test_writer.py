@@ -17,6 +17,7 @@ from penstock.capture.fragments import Fragmenter
 from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.segments import segment_name
+from penstock.changelog.storage import Appender, LocalStorage
 from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.errors import LogFenced, LogFull, LogInUse, LogNotWritten
 from penstock.lsn import Lsn
@@ -298,3 +299,24 @@ def _visible(storage: MemoryStorage) -> list[object]:
 
 def _views(messages: list[bytes]) -> list[memoryview]:
     return [memoryview(message) for message in messages]
+
+
+class NoSecondSegment(LocalStorage):
+    """A disk that is full just when the log rolls: not even a file can be made."""
+
+    def append_to(self, name: str) -> Appender:
+        if name.endswith("2.seg"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().append_to(name)
+
+
+def test_a_roll_without_room_is_a_full_log_and_loses_nothing(tmp_path: Path) -> None:  # M7.3
+    writer = LogWriter(NoSecondSegment(tmp_path), IDENTITY, LogSettings(segment_bytes=100))
+    fragmenter = Fragmenter(writer.complete_lsn)
+    apply(writer, fragmenter, _views(wire.transaction(0x2000, 1, 2, 3)))
+    with pytest.raises(LogFull):
+        writer.flush(Lsn(0x2000))
+    writer.close()
+    storage = LocalStorage(tmp_path)
+    LogWriter(storage, IDENTITY).close()
+    assert [t.commit_lsn for t in read(storage)] == [0x2000]

@@ -23,7 +23,7 @@ from penstock.errors import (
     UnsafeIdentity,
 )
 from penstock.names import TableName
-from penstock.ops.facts import SourceFacts, capture_role_name
+from penstock.ops.facts import SourceFacts
 from penstock.ops.plan import plan_setup
 from penstock.ops.teardown import plan_teardown
 from penstock.postgres.catalog import check_version
@@ -297,10 +297,24 @@ def test_servers_from_14_on_are_accepted(version: int) -> None:
     check_version(version)
 
 
-def test_the_capture_role_is_the_user_of_the_dsn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGUSER", "of_env")
-    assert capture_role_name(config(dsn="postgresql://me@h/db").source) == "me"
-    assert capture_role_name(config(dsn="postgresql://h/db").source) == "of_env"
+def test_nobody_is_told_to_grant_a_superusers_role() -> None:
+    facts = source(
+        keyless(owned=False, owner="postgres", owner_superuser=True),
+        publications={
+            "penstock": publication("other", owned=False, owner="root", owner_superuser=True)
+        },
+    )
+    with pytest.raises(PrivilegeMissing) as caught:
+        sql(facts)
+    assert "ALTER TABLE public.orders OWNER TO setup" in caught.value.remedy
+    assert "ALTER PUBLICATION penstock OWNER TO setup" in caught.value.remedy
+    assert "GRANT" not in caught.value.remedy
+
+
+def test_a_system_catalog_is_not_publishable() -> None:
+    catalog = table("pg_catalog.pg_class", oid=1259)
+    with pytest.raises(NotPublishable, match=r"pg_catalog\.pg_class .*\(system table\)"):
+        sql(bare(catalog), "pg_catalog.pg_class")
 
 
 # M4.1: tear-down.

@@ -1,0 +1,116 @@
+"""Signals are noted at once and raised only where they are heeded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from penstock.interrupts import Interrupts
+
+Story = Callable[[list[str]], None]
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def heeded_later(steps: list[str]) -> None:
+    with Interrupts() as interrupts:
+        interrupt()
+        steps.append("noted")
+        with interrupts.heeded():
+            steps.append("not reached")
+
+
+def never_heeded(steps: list[str]) -> None:
+    with Interrupts():
+        interrupt()
+        steps.append("noted")
+
+
+def again_while_tidying_up(steps: list[str]) -> None:
+    with Interrupts() as interrupts:
+        try:
+            with interrupts.heeded():
+                interrupt()
+                steps.append("not reached")
+        finally:
+            interrupt()
+            steps.append("tidied")
+
+
+def heeded_by_the_inner_one_only(steps: list[str]) -> None:
+    with Interrupts() as outer:
+        with Interrupts() as inner, inner.heeded():
+            interrupt()
+            steps.append("inner goes on")
+        steps.append("outer goes on")
+        with outer.heeded():
+            steps.append("not reached")
+
+
+def aside(steps: list[str]) -> None:
+    end = threading.Event()
+    with Interrupts() as interrupts:
+        threading.Timer(0.05, interrupt).start()
+        try:
+            interrupts.aside(lambda: end.wait(10))
+        finally:
+            steps.append("left alone")
+            end.set()
+
+
+@pytest.mark.parametrize(
+    ("story", "steps"),
+    [
+        (heeded_later, ["noted"]),
+        (never_heeded, ["noted"]),
+        (again_while_tidying_up, ["tidied"]),
+        (heeded_by_the_inner_one_only, ["inner goes on", "outer goes on"]),
+        (aside, ["left alone"]),
+    ],
+)
+def test_a_signal_is_raised_where_it_is_heeded_or_else_at_the_end(
+    story: Story, steps: list[str]
+) -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        story(done)
+    assert done == steps
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_is_done_aside_returns_and_raises() -> None:
+    with Interrupts() as interrupts:
+        assert interrupts.aside(lambda: 42) == 42
+        with pytest.raises(ZeroDivisionError):
+            interrupts.aside(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_handler_from_before_decides_and_comes_back(number: signal.Signals) -> None:
+    seen: list[int] = []
+    before = signal.signal(number, lambda got, _: seen.append(got))
+    try:
+        mine = signal.getsignal(number)
+        with Interrupts():
+            os.kill(os.getpid(), number)
+            assert seen == []
+        assert seen == [number]
+        assert signal.getsignal(number) is mine
+    finally:
+        signal.signal(number, before)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts, interrupts.heeded():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
