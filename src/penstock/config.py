@@ -70,7 +70,7 @@ def _identifier(value: str) -> str:
 
 def _not_boolean(value: object) -> object:
     if isinstance(value, bool):  # which Python takes for 0 and 1
-        raise ValueError("should be a number")
+        raise ValueError("should be a number")  # noqa: TRY004  # pydantic explains only this one
     return value
 
 
@@ -140,6 +140,10 @@ class SourceConfig(_Section):
     @property
     def setup_conninfo(self) -> Dsn:
         return self.conninfo if self.setup_dsn is None else self._dsn("setup_dsn", self.setup_dsn)
+
+    def remember(self, origins: Mapping[str, str]) -> None:
+        """Called once, by `load`: where dotted keys were given, other than in the file."""
+        self._origins.update({key.removeprefix("source."): at for key, at in origins.items()})
 
     def _dsn(self, key: str, secret: SecretStr) -> Dsn:
         return Dsn(secret.get_secret_value(), self._origins.get(key, f"{key} in [source]"))
@@ -233,9 +237,7 @@ def load(
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise _explain(error, where, origins, merged) from None
-    config.source._origins.update(
-        {key.removeprefix("source."): place for key, place in origins.items()}
-    )
+    config.source.remember(origins)
     if not config.log.path.is_absolute():
         log = config.log.model_copy(update={"path": file.parent.resolve() / config.log.path})
         config = config.model_copy(update={"log": log})

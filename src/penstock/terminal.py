@@ -81,7 +81,7 @@ def raise_on_signals() -> None:
     """
     begun = False
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, _: FrameType | None) -> None:
         nonlocal begun
         if not begun or number == signal.SIGINT:
             begun = True

@@ -146,6 +146,8 @@ class Writers:
             f"{more} more commits of every writer",
             within_s=30,
         )
+        if self._failure is not None:
+            raise self._failure
 
     def _write(self, writer: int, chance: random.Random) -> None:
         try:
