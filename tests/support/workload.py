@@ -157,8 +157,9 @@ class Writers:
                 try:
                     with self._database.connect() as connection:
                         self._write_on(connection, writer, chance)
-                except psycopg.OperationalError:
-                    time.sleep(0.02)  # the server is down or was: a client tries again
+                except (psycopg.OperationalError, psycopg.Rollback):
+                    # The server is down or was, perhaps while it rolled back: a client tries again.
+                    time.sleep(0.02)
         except BaseException as error:  # noqa: BLE001 - raised by `stop`
             self._failure = error
 

@@ -28,7 +28,7 @@ def check_log(reader: LogReader, on_segment: Callable[[int], None] = lambda _: N
     """
     checked = Checked()
     head = reader.head()
-    complete = reader.start().lsn
+    complete = reader.segment(head.first_segment).header().base_lsn
     for number in range(head.first_segment, head.last_segment + 1):
         on_segment(number)
         segment = reader.segment(number)

@@ -92,15 +92,29 @@ class LogReader:
         raise LogCorrupt(f"{self._where}/{HEAD}", 0, "it is missing or not whole")
 
     def start(self) -> Position:
-        """Before the oldest commit that is still there."""
+        """Before the oldest commit from which on everything is still there.
+
+        Commits whose fragments lie in segments that retention has removed are skipped: everybody
+        has applied them.
+        """
         head = self.head()
         while True:
             try:
-                header = self.segment(head.first_segment).header()
+                return self._start(head)
             except LogRetired as retired:
                 head = self._moved_on(head, retired)
-            else:
-                return Position(header.base_lsn, head.first_segment, SEGMENT_HEADER_SIZE)
+
+    def _start(self, head: Head) -> Position:
+        start = head.first_segment
+        for number in range(head.first_segment, head.last_segment + 1):
+            last = number == head.last_segment
+            following = None if last else self.segment(number + 1).header()
+            refers_to = following.previous_refers_to if following else head.refers_to
+            if 0 < refers_to < head.first_segment:
+                start = number + 1
+        if start > head.last_segment:
+            return Position(head.complete_lsn, head.last_segment, head.position)
+        return Position(self.segment(start).header().base_lsn, start, SEGMENT_HEADER_SIZE)
 
     def end(self) -> Position:
         """Behind the newest commit that may be read."""

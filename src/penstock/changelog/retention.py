@@ -48,10 +48,8 @@ def removable(
     slowest = min(applied, default=segments[-1].last_lsn)
     for segment in segments:
         if segment.last_lsn > slowest or now_s - segment.sealed_at_s < min_age_s:
-            # It holds commits that somebody has not applied, or that are young.
-            keep_from = min(keep_from, segment.number)
-    for segment in reversed(segments):
-        # What stays can be read: its fragments stay too, and theirs, however old they are.
-        if segment.number >= keep_from and segment.refers_to:
-            keep_from = min(keep_from, segment.refers_to)
+            # It holds commits that somebody has not applied, or that are young: it stays, and what
+            # they refer to, however old that is. No further: where each segment refers to the one
+            # before, nothing would ever go. `LogReader.start` skips what nobody needs.
+            keep_from = min(keep_from, segment.number, segment.refers_to or segment.number)
     return [segment.number for segment in segments if segment.number < keep_from]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.capture.fragments import Fragmenter
 from penstock.changelog import consumers
+from penstock.changelog.checking import check_log
 from penstock.changelog.maintenance import RetentionSettings, prune
 from penstock.changelog.reader import LogReader
 from penstock.changelog.retention import SegmentFacts, removable
@@ -174,9 +175,42 @@ def test_invalidate_releases_the_slowest_consumer_only_and_it_hears_of_it() -> N
     writer.close()
 
 
-def test_what_stays_can_be_read_whatever_it_refers_to() -> None:
-    # The last segment refers to the third, and a commit there to the second.
-    assert gone(facts(0, 0, 2, 3), 400) == [1]
+def test_a_chain_of_references_holds_nothing_back() -> None:
+    # Transactions that straddle every roll: each segment refers to the one before.
+    assert gone(facts(0, 1, 2, 3, 4, 5), 600) == [1, 2, 3, 4, 5]
+    assert gone(facts(0, 1, 2, 3, 4, 5), 450) == [1, 2, 3]
+
+
+def test_a_reader_that_starts_at_the_beginning_skips_what_can_no_longer_be_read() -> None:
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, TINY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+
+    def send(*messages: bytes) -> None:
+        apply(writer, fragmenter, [memoryview(message) for message in messages])
+
+    committed = []
+    for xid in range(9, 15):
+        # Each begins in one segment, and commits in the next.
+        described = wire.relation(replace(wire.ITEMS, xid=xid))
+        rows = (wire.insert("x" * 50, xid=xid) for _ in range(8))
+        send(wire.stream_start(xid), described, *rows, wire.stream_stop())
+        writer.flush(writer.complete_lsn)
+        if xid > 9:
+            committed.append(0x2000 + 16 * xid)
+            send(wire.stream_commit(xid - 1, committed[-1]))
+            writer.flush(Lsn(committed[-1]))
+    send(wire.stream_abort(14))
+    consumers.register(storage, "quick", LOG_ID, Lsn(committed[2]))
+    removed = prune(writer, AT_ONCE).segments
+    assert removed
+    reader = LogReader(storage)
+    assert reader.start().lsn <= committed[2]
+    found = [t.commit_lsn for t in reader.transactions(reader.start(), reader.end())]
+    assert found == committed[len(committed) - len(found) :]
+    assert len(found) >= len(committed) - 3
+    assert check_log(reader).transactions >= len(found)
+    writer.close()
 
 
 def test_invalidate_releases_nobody_if_that_frees_nothing() -> None:
