@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Measured with `penstock bench capture`: larger writes gain nothing more.
+# Large enough that the cost of a sync is spread over many changes.
 _ENOUGH_BYTES = 4 * 2**20
 # Under load only: a drained socket flushes at once.
 _LONGEST_WAIT_S = 0.05
