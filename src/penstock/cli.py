@@ -15,6 +15,7 @@ import typer
 
 from penstock import config as configuration
 from penstock.bench import BENCHES
+from penstock.bench.present import show_report
 from penstock.capture.engine import Capture
 from penstock.cli_log import app as log_app
 from penstock.errors import PenstockError
@@ -163,7 +164,7 @@ def bench(
     for name in names or BENCHES:
         reports.append(BENCHES[name](lambda line: stderr.print(f"  {line}", markup=False)))
         if not as_json:
-            present.show_report(stdout, reports[-1])
+            show_report(stdout, reports[-1])
     if as_json:
         several = {"reports": [report.as_dict() for report in reports]}
         print_json(reports[0].as_dict() if len(reports) == 1 else several)

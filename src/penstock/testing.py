@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.capture.fragments import Abort, Commit, Description, Fragment
 from penstock.lsn import ZERO, Lsn
+from penstock.postgres.fragments import Abort, Commit, Description, Fragment
 
 # Called with the operation ("write", "sync", …) and the file's name before it happens; it may
 # raise OSError. A write that fails so has written half of its data.
@@ -37,12 +37,15 @@ class MemoryStorage:
         self.fault = fault
         self.reads = 0
         self._files: dict[str, _File] = {}
+        # A removal is not synced either: after a crash the file may be back.
+        self._removed: dict[str, _File] = {}
         self._locked: set[str] = set()
 
     def crash(self, chance: random.Random) -> MemoryStorage:
         """What another process finds after a power cut: all that was synced, some of the rest."""
         after = MemoryStorage()
-        for name, file in self._files.items():
+        back = {name: file for name, file in self._removed.items() if chance.random() < 0.5}
+        for name, file in (back | self._files).items():
             kept = bytes(file.data)
             if kept != file.synced:
                 shared = min(len(kept), len(file.synced))
@@ -67,6 +70,11 @@ class MemoryStorage:
         file = self._files.setdefault(name, _File())
         file.data[at : at + len(data)] = data
 
+    def sync(self, name: str) -> None:
+        self.fault("sync", name)
+        file = self._file(name)
+        file.synced = bytes(file.data)
+
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         self.reads += 1
         data = self._file(name).data
@@ -81,7 +89,8 @@ class MemoryStorage:
         return sorted({name.partition("/")[0] for name in inside})
 
     def remove(self, name: str) -> None:
-        self._files.pop(name, None)
+        if (file := self._files.pop(name, None)) is not None:
+            self._removed[name] = file
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[bool]:

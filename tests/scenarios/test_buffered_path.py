@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from penstock.capture.builder import TransactionBuilder
-from penstock.capture.fragments import Fragment, Fragmenter
-from penstock.capture.transactions import Transaction
 from penstock.lsn import ZERO
+from penstock.postgres.fragments import Fragment, Fragmenter
 from penstock.postgres.messages import Delete, Insert, Relation, Update
 from penstock.postgres.pgoutput import Decoder
+from penstock.postgres.transaction import Transaction
 from support.building import in_memory
 from support.database import Database
 from support.replication import replicating

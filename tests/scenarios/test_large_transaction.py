@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.capture import pump
-from penstock.capture.fragments import Event, Fragmenter
 from penstock.changelog.writer import LogWriter
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Event, Fragmenter
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror

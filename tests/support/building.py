@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.capture.builder import MEMORY_BYTES, TransactionBuilder
-from penstock.capture.fragments import Fragmenter
-from penstock.capture.transactions import Transaction, WholeTransaction
+from penstock.capture.whole import WholeTransaction
 from penstock.lsn import ZERO, Lsn
+from penstock.postgres.fragments import Fragmenter
+from penstock.postgres.transaction import Transaction
 from support import wire
 
 # Nothing is ever left in it, so tests may share it.

@@ -6,15 +6,15 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.capture.fragments import Abort, Description, Fragment, Fragmenter
-from penstock.capture.transactions import Transaction
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import Storage
 from penstock.changelog.writer import ChangeLog, LogSettings, LogWriter
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Abort, Description, Fragment, Fragmenter
 from penstock.postgres.messages import Message
 from penstock.postgres.session import ReplicationSession, SessionSettings
+from penstock.postgres.transaction import Transaction
 from support import wire
 from support.database import Database
 from support.workload import SLOT

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from penstock.capture.transactions import Transaction
 from penstock.lsn import Lsn
 from penstock.postgres.messages import Column, Insert, Relation
+from penstock.postgres.transaction import Transaction
 from support import wire
 from support.pgoutput_encoder import encode
 

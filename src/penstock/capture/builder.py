@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.capture.fragments import Abort, Description, Event, Fragment, touched
 from penstock.capture.spill import Spill, prepare_directory
-from penstock.capture.transactions import Collected, WholeTransaction
+from penstock.capture.whole import Collected, WholeTransaction
 from penstock.errors import ProtocolViolation
 from penstock.postgres.envelope import PAYLOAD_POS
+from penstock.postgres.fragments import Abort, Description, Event, Fragment, touched
 
 # Little beside Python and its libraries, and more than most transactions ever need.
 MEMORY_BYTES = 16 * 2**20

@@ -90,6 +90,9 @@ class Capture:
                 start_lsn=slot.confirmed_lsn or ZERO,
             )
             log = LogWriter(self._log.path, new, log_settings(self._log))
+            if log.identity is new:
+                # If one was expected (a volume that is not mounted?) this is where to see it.
+                _log.info("new_log", path=str(self._log.path), from_lsn=str(new.start_lsn))
             try:
                 check_log(log, connection, server, slot)
                 now = time.monotonic()

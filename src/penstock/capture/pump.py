@@ -15,13 +15,13 @@ import structlog
 
 from penstock.capture.acks import AckTracker
 from penstock.capture.flushing import FlushPolicy
-from penstock.capture.fragments import Abort, Description, Fragment, Fragmenter, Signal
 from penstock.capture.heartbeat import PREFIX, HeartbeatMeter
 from penstock.changelog.maintenance import RetentionSettings, prune
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn
 from penstock.postgres.connection import ReplicationConnection
+from penstock.postgres.fragments import Abort, Description, Fragment, Fragmenter, Signal
 from penstock.postgres.messages import LogicalMessage
 from penstock.postgres.pgoutput import Decoder
 from penstock.postgres.session import ReplicationSession

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from penstock.capture.fragments import Commit, Fragment, touched
 from penstock.changelog.compression import compress
 from penstock.changelog.format import (
     PACK_COMMIT,
@@ -31,6 +30,7 @@ from penstock.changelog.format import (
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import PAYLOAD_POS
+from penstock.postgres.fragments import Commit, Fragment, touched
 
 _ROW_KINDS = np.frombuffer(b"IUD", np.uint8)
 
@@ -54,6 +54,9 @@ class Piece:
     first: int
     messages: int = 0
     changes: int = 0
+    # The lowest and the highest xid of its subtransactions, known once the frame is written. They
+    # rise as savepoints are set, so this alone tells for most pieces that none was rolled back.
+    subxids: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,13 @@ class FrameBuilder:
             self._raw = pack_messages([message[PAYLOAD_POS:] for message in self._messages])
         return unpack_messages(self._raw, len(self._messages))
 
+    def _note_subxids(self, messages: Messages) -> None:
+        for piece in self._pieces:
+            if piece.flags & FragmentFlag.STREAMED:
+                xids = change_xids(messages, piece.first, piece.messages)
+                xids = xids[xids != piece.xid]
+                piece.subxids = (int(xids.min()), int(xids.max())) if len(xids) else (0, 0)
+
     def oldest_reference(self) -> int:
         """The oldest segment that its commits refer to, once it is written; 0: none."""
         segments = (piece.place.segment for entry in self._commits for piece, _ in entry.pieces)
@@ -180,7 +190,7 @@ class FrameBuilder:
     ) -> bytes:
         """The frame; `places` says where in the segment each definition stands."""
         meta = self._meta(places)
-        self._packed()
+        self._note_subxids(self._packed())
         raw = self._raw or b""
         data = compress(raw, compression)
         header = FrameHeader(

@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.capture.fragments import touched
-from penstock.capture.transactions import Transaction
 from penstock.changelog.format import (
     SEGMENT_HEADER_SIZE,
     ChangesMeta,
@@ -29,8 +27,10 @@ from penstock.changelog.recovery import HEAD, read_head
 from penstock.changelog.segments import FrameAt, SegmentReader
 from penstock.changelog.storage import LocalStorage, Storage
 from penstock.changelog.waiting import HeadWatch
-from penstock.errors import LogCorrupt, LogForeignPosition, LogRetired
+from penstock.errors import LogCorrupt, LogForeignPosition, LogMissing, LogRetired
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import touched
+from penstock.postgres.transaction import Transaction
 
 # A head that is being written is whole again within microseconds.
 _HEAD_ATTEMPTS = 100
@@ -89,7 +89,11 @@ class LogReader:
             if head is not None:
                 return head
             time.sleep(0.001)
-        raise LogCorrupt(f"{self._where}/{HEAD}", 0, "it is missing or not whole")
+        raise LogMissing(
+            f"the change log in {self._where} has no head, or it is not whole",
+            remedy="Start capture: it finds the end of the log and writes the head anew",
+            path=self._where,
+        )
 
     def start(self) -> Position:
         """Before the oldest commit from which on everything is still there.

@@ -29,7 +29,8 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of what is whole. Segments behind `last_segment` are unfinished and may go."""
+    """The end of what is whole. Segments behind `last_segment` are unfinished, and those before
+    `first_segment` were about to be removed: both may go."""
 
     first_segment: int
     last_segment: int
@@ -52,7 +53,9 @@ def read_head(storage: Storage) -> Head | None:
 def find_end(storage: Storage, where: str) -> End | None:
     """The end of the log, or None if it has no segment yet."""
     head = read_head(storage)
-    numbers = segment_numbers(storage)
+    # Older ones are on their way out: a crash left some of them.
+    oldest = head.first_segment if head is not None else 0
+    numbers = [number for number in segment_numbers(storage) if number >= oldest]
     if numbers and _unfinished(storage, numbers[-1], head):
         numbers.pop()
     if not numbers:

@@ -44,6 +44,9 @@ class Storage(Protocol):
     def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         """Write in place, in one call, without a sync."""
 
+    def sync(self, name: str) -> None:
+        """On return what was overwritten in the file is on disk."""
+
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         """What is there of that range; `FileNotFoundError` if the file is not."""
 
@@ -119,6 +122,13 @@ class LocalStorage:
         descriptor = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, data, at)
+        finally:
+            os.close(descriptor)
+
+    def sync(self, name: str) -> None:
+        descriptor = os.open(self.root / name, os.O_WRONLY)
+        try:
+            os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
 

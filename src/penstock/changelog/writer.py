@@ -12,6 +12,7 @@ again from its `complete_lsn`.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import time
@@ -22,7 +23,6 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.capture.fragments import Abort, Commit, Description, Fragment
 from penstock.changelog.building import (
     CommitEntry,
     Definition,
@@ -60,6 +60,7 @@ from penstock.errors import (
     LogUnwritable,
 )
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Abort, Commit, Description, Fragment
 
 _LOCK = "writer.lock"
 _EPOCH = "epoch"
@@ -179,13 +180,13 @@ class LogWriter:
         transaction = self._open.pop(xid, None) or _Open()
         pieces, seq = [], 0
         with self.failures():
+            aborted = tuple(sorted(transaction.aborted))
             for piece in transaction.pieces:
-                surviving = self._surviving(piece, transaction.aborted)
+                surviving = self._surviving(piece, aborted)
                 if surviving:
                     pieces.append((piece, seq))
                     seq += surviving
         if pieces:  # a transaction without changes only moves `complete_lsn`
-            aborted = tuple(sorted(transaction.aborted))
             self._builder.commit(CommitEntry(xid, commit, tuple(pieces), aborted, seq))
 
     def flush(self, complete_up_to: Lsn) -> None:
@@ -252,6 +253,8 @@ class LogWriter:
         self._first_segment = max(numbers) + 1
         with self.failures():
             self._publish()
+            # On disk first: a head that still named them would make their absence look like damage.
+            self._storage.sync(HEAD)
             for number in sorted(numbers):
                 self._storage.remove(segment_name(number))
                 self._sealed.pop(number, None)
@@ -296,7 +299,7 @@ class LogWriter:
             self.complete_lsn = self._written_lsn = end.complete_lsn
             self._segment, self._refers_to = end.last_segment, end.refers_to
             for number in segment_numbers(self._storage):
-                if number > end.last_segment:
+                if not end.first_segment <= number <= end.last_segment:
                     self._storage.remove(segment_name(number))
             header = SegmentReader(self._storage, self._segment, self.where).header()
             if header.log_id != self.identity.log_id.bytes:
@@ -452,13 +455,13 @@ class LogWriter:
 
     # --- aborted subtransactions ------------------------------------------------------------------
 
-    def _surviving(self, piece: Piece, aborted: set[int]) -> int:
+    def _surviving(self, piece: Piece, aborted: tuple[int, ...]) -> int:
         """How many changes of a piece no rolled-back subtransaction made.
 
-        Kept out of memory while the transaction is open, however many savepoints it has: the piece
-        is read again, once, if anything was rolled back at all.
+        Kept out of memory while the transaction is open, however many savepoints it has: a piece is
+        read again, once, if its range of xids holds one that was rolled back.
         """
-        if not aborted:
+        if not _may_hold(piece, aborted):
             return piece.changes
         if piece.place is self._builder.place:
             payloads = self._builder.payloads(piece)
@@ -468,5 +471,13 @@ class LogWriter:
             reader = SegmentReader(self._storage, piece.place.segment, self.where)
             messages = reader.messages(reader.frame_at(piece.place.position))
             xids = change_xids(messages, piece.first, piece.messages)
-        gone = np.fromiter(aborted, np.uint32, len(aborted))
-        return int(np.count_nonzero(~np.isin(xids, gone)))
+        return int(np.count_nonzero(~np.isin(xids, np.array(aborted, np.uint32))))
+
+
+def _may_hold(piece: Piece, aborted: tuple[int, ...]) -> bool:
+    """Whether one of these subtransactions, sorted, may have made a change of the piece."""
+    if piece.subxids is None:
+        return bool(aborted)
+    low, high = piece.subxids
+    at = bisect.bisect_left(aborted, low)
+    return at < len(aborted) and aborted[at] <= high

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.capture.transactions import Transaction
 from penstock.changelog.reader import CommitRef, LogReader, Position
 from penstock.postgres.messages import (
     UNCHANGED,
@@ -19,7 +18,7 @@ from penstock.postgres.messages import (
     Value,
     moment,
 )
-from penstock.postgres.pgoutput import Decoder
+from penstock.postgres.transaction import Change, Transaction
 
 
 def transactions(reader: LogReader, after: Position, up_to: Position) -> Iterator[dict[str, Any]]:
@@ -45,20 +44,12 @@ def _commit(commit: CommitRef) -> dict[str, Any]:
 
 
 def _changes(transaction: Transaction) -> Iterator[dict[str, Any]]:
-    decoder = Decoder(1, "off")
-    relations: dict[int, Relation] = {}
-    seq = 0
-    for payload in transaction.payloads:
-        message = decoder.decode(payload)
-        if isinstance(message, Relation):
-            relations[message.oid] = message
-        else:
-            yield {"seq": seq, **_change(message, relations)}
-            seq += 1
+    for seq, (change, relations) in enumerate(transaction.changes()):
+        yield {"seq": seq, **_change(change, relations)}
 
 
-def _change(message: object, relations: dict[int, Relation]) -> dict[str, Any]:
-    match message:
+def _change(change: Change, relations: Mapping[int, Relation]) -> dict[str, Any]:
+    match change:
         case Insert(relation_oid=oid, new=new):
             return {"kind": "insert", **_table(relations[oid]), "new": _row(relations[oid], new)}
         case Update(relation_oid=oid, old_key=key, old_row=old, new=new):
@@ -74,7 +65,6 @@ def _change(message: object, relations: dict[int, Relation]) -> dict[str, Any]:
             return {"kind": "delete", **_table(relation), "old": _old(relation, key, old)}
         case Truncate(relation_oids=oids):
             return {"kind": "truncate", "tables": [_name(relations[oid]) for oid in oids]}
-    raise TypeError(f"{type(message).__name__} is not a change")
 
 
 def _name(relation: Relation) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from penstock.bench.report import Report
 from penstock.ops.findings import Finding, exit_code
 from penstock.ops.plan import Plan, Step
 from penstock.postgres.waiting import Blocker
@@ -78,12 +77,3 @@ def _comment(text: str) -> str:
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def show_report(console: Console, report: Report) -> None:
-    marks = {True: ("✓", "green"), False: ("✗", "bold red"), None: (" ", "")}
-    console.print(Text(report.name, style="bold"))
-    for figure in report.figures:
-        goal = f"goal {figure.limit} {figure.goal:,}" if figure.goal is not None else ""
-        value = f"{figure.value:>14,} {figure.unit}"
-        console.print(Text.assemble(marks[figure.met], f" {figure.name:<32}{value}  {goal}"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from penstock.capture.transactions import Transaction
 from penstock.names import TableName
 from penstock.postgres.messages import (
     UNCHANGED,
@@ -16,10 +15,12 @@ from penstock.postgres.messages import (
     Insert,
     Relation,
     Row,
+    Truncate,
     Update,
     Value,
 )
 from penstock.postgres.pgoutput import Decoder
+from penstock.postgres.transaction import Transaction
 
 METADATA = ("_change_type", "_commit_version", "_seq")
 
@@ -44,22 +45,15 @@ def rows_of(
     `_seq` counts all of the transaction's changes, whichever table they are in, so that it does not
     depend on what is read.
     """
-    decoder = Decoder(1, "off")
-    relations: dict[int, Relation] = {}
-    seq = 0
-    for payload in transaction.payloads:
-        message = decoder.decode(payload)
-        if isinstance(message, Relation):
-            relations[message.oid] = message
+    for seq, (change, relations) in enumerate(transaction.changes()):
+        if isinstance(change, Truncate):
             continue
-        if isinstance(message, Insert | Update | Delete):
-            relation = relations[message.relation_oid]
-            if _names(relation, table):
-                for kind, row in _images(message, relation):
-                    named = dict(zip((c.name for c in relation.columns), row, strict=True))
-                    values = (_text(named.get(column)) for column in columns)
-                    yield (*values, kind, int(transaction.commit_lsn), seq)
-        seq += 1
+        relation = relations[change.relation_oid]
+        if _names(relation, table):
+            for kind, row in _images(change, relation):
+                named = dict(zip((c.name for c in relation.columns), row, strict=True))
+                values = (_text(named.get(column)) for column in columns)
+                yield (*values, kind, int(transaction.commit_lsn), seq)
 
 
 def _images(change: Insert | Update | Delete, relation: Relation) -> Iterator[tuple[str, Row]]:

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.capture.builder import TransactionBuilder
-from penstock.capture.fragments import Event, Fragment, Fragmenter
 from penstock.capture.spill import Spill
-from penstock.capture.transactions import WholeTransaction
+from penstock.capture.whole import WholeTransaction
 from penstock.errors import ProtocolViolation, SpillFailed
 from penstock.lsn import ZERO
+from penstock.postgres.fragments import Event, Fragment, Fragmenter
 from support.building import DIRECTORY, in_memory
 from support.wire import (
     begin,

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.capture.transactions import Transaction
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.postgres.messages import (
@@ -31,6 +30,7 @@ from penstock.postgres.messages import (
     Update,
 )
 from penstock.postgres.pgoutput import Decoder
+from penstock.postgres.transaction import Transaction
 from support.building import ALWAYS, NEVER, Building, build
 from support.stories import tell
 from support.wire import (

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from penstock.capture.transactions import Transaction
 from penstock.changelog.recovery import find_end
 from penstock.changelog.segments import segment_name
 from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.errors import LogCorrupt
+from penstock.postgres.transaction import Transaction
 from penstock.testing import MemoryStorage
 from support.logs import IDENTITY, read, write
 from support.stories import tell

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.capture.fragments import Fragmenter
 from penstock.changelog import consumers
 from penstock.changelog.checking import check_log
 from penstock.changelog.maintenance import RetentionSettings, prune
 from penstock.changelog.reader import LogReader
 from penstock.changelog.retention import SegmentFacts, removable
+from penstock.changelog.segments import segment_numbers
 from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.errors import ConsumerInvalidated, LogForeignPosition, LogRetired
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Fragmenter
 from penstock.testing import MemoryStorage
 from support import wire
 from support.logs import IDENTITY, apply, read, write
@@ -256,3 +257,21 @@ def test_removing_segments_shows_nothing_that_is_not_synced() -> None:  # M1.8, 
     again = LogWriter(after, IDENTITY, TINY)
     committed = [t.commit_lsn for t in read(after)]
     assert again.complete_lsn == committed[-1], "no commit is skipped when it comes again"
+
+
+def test_after_a_crash_in_the_midst_of_pruning_the_log_is_whole_and_leftovers_go() -> None:
+    leftovers = set()
+    for seed in range(50):
+        chance = random.Random(seed)
+        storage = MemoryStorage()
+        writer = long_log(storage)
+        consumers.register(storage, "slow", LOG_ID, Lsn(0x2000 + 16 * 10))
+        removed = prune(writer, AT_ONCE).segments
+        after = storage.crash(chance)
+        leftovers.add(len(set(segment_numbers(after)) & set(removed)))
+        LogWriter(after, IDENTITY, TINY).close()
+        assert not set(segment_numbers(after)) & set(removed)
+        reader = LogReader(after)
+        kept = reader.transactions(reader.locate(Lsn(0x2000 + 16 * 10)), reader.end())
+        assert [t.commit_lsn for t in kept] == [0x2000 + 16 * n for n in range(11, 21)]
+    assert len(leftovers) > 2, "some of the removals were undone"

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.capture.fragments import Fragmenter
 from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.segments import segment_name
 from penstock.changelog.storage import Appender, LocalStorage
 from penstock.changelog.writer import LogSettings, LogWriter
-from penstock.errors import LogFenced, LogFull, LogInUse, LogNotWritten
+from penstock.errors import LogFenced, LogFull, LogInUse, LogMissing, LogNotWritten
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Insert
 from penstock.testing import MemoryStorage, RecordingLog
 from support import wire
@@ -320,3 +320,29 @@ def test_a_roll_without_room_is_a_full_log_and_loses_nothing(tmp_path: Path) -> 
     storage = LocalStorage(tmp_path)
     LogWriter(storage, IDENTITY).close()
     assert [t.commit_lsn for t in read(storage)] == [0x2000]
+
+
+def test_a_rolled_back_savepoint_costs_only_the_pieces_that_hold_its_changes() -> None:  # M3.2
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, LogSettings(frame_bytes=400))
+    fragmenter = Fragmenter(writer.complete_lsn)
+    described = wire.relation(replace(wire.ITEMS, xid=9))
+    rows = [wire.insert("x" * 50, xid=9 if row % 2 else 10 + row // 20) for row in range(400)]
+    run = [wire.stream_start(9), described, *rows, wire.stream_stop(), wire.stream_abort(9, 20)]
+    apply(writer, fragmenter, _views(run))
+    before = storage.reads
+    apply(writer, fragmenter, _views([wire.stream_commit(9, 0x3000)]))
+    assert storage.reads - before <= 10, "of some sixty frames"
+    writer.flush(Lsn(0x3000))
+    writer.close()
+    (committed,) = read(storage)
+    assert sum(1 for _ in committed.changes()) == 390
+
+
+def test_a_log_without_a_head_asks_for_capture() -> None:  # M7.3
+    storage = MemoryStorage()
+    LogWriter(storage, IDENTITY).close()
+    storage.remove("head")
+    with pytest.raises(LogMissing, match="head") as caught:
+        LogReader(storage).end()
+    assert "Start capture" in caught.value.remedy

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.capture.fragments import Abort, Description, Event, Fragment, Fragmenter, Signal
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Abort, Description, Event, Fragment, Fragmenter, Signal
 from penstock.postgres.messages import Insert, LogicalMessage, Truncate
 from support import wire
 from support.pgoutput_encoder import encode

@@ -1,9 +1,4 @@
-"""Committed transactions: a small one as a value, and one of any size. `builder.py` makes them.
-
-Both decode by themselves: every change stands behind the Relation message that was in force when it
-was received. Their payloads are pgoutput's, in the form without an xid, so that a transaction is
-the same whether it was streamed or not.
-"""
+"""A committed transaction of any size: its memory stays small. `builder.py` makes them."""
 
 from __future__ import annotations
 
@@ -12,21 +7,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from penstock.capture.fragments import Commit, touched
 from penstock.capture.spill import Spill
-from penstock.lsn import Lsn
+from penstock.postgres.fragments import Commit, touched
 
 _RELATION = ord("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A committed transaction, all of it in memory."""
-
-    xid: int
-    commit_lsn: Lsn
-    committed_us: int
-    payloads: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
