@@ -52,6 +52,20 @@ class SystemIdentity:
     database: str
 
 
+# How values are written as text depends on settings that a server, a database or a role may have
+# changed. What the log holds must not.
+_VALUE_SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "lc_monetary": "C",
+    # What stands for an object (regclass) is given with its schema.
+    "search_path": "pg_catalog",
+}
+
+
 class ReplicationConnection:
     """A walsender of our own. Open it, identify, start, then read and send until it ends."""
 
@@ -59,10 +73,12 @@ class ReplicationConnection:
         # A walsender that is busy with one large commit answers twice per timeout: shorten it for
         # this session. Warnings must reach us: one of them is how PostgreSQL 18 says that it skips
         # changes for want of a publication.
-        options = (
-            f"-c wal_sender_timeout={int(wal_sender_timeout_s * 1000)}ms "
-            "-c client_min_messages=warning"
-        )
+        settings = {
+            "wal_sender_timeout": f"{int(wal_sender_timeout_s * 1000)}ms",
+            "client_min_messages": "warning",
+            **_VALUE_SETTINGS,
+        }
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         # Names of tables and columns are read as UTF-8, whatever the database uses.
         self._connection = connect(
             dsn, replication="database", client_encoding="utf8", options=options

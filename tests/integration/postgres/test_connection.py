@@ -248,3 +248,40 @@ def make_certificate(data_dir: Path) -> None:
         capture_output=True,
     )
     key.chmod(0o600)
+
+
+def test_values_are_written_the_same_whatever_the_database_is_set_to(database: Database) -> None:
+    # M4.6
+    prepare(database, slot=False)
+    values = {
+        "moment": ("timestamptz", "2026-03-04 05:06:07+03", b"2026-03-04 02:06:07+00"),
+        "day": ("date", "0044-03-15 BC", b"0044-03-15 BC"),
+        "span": ("interval", "1 day 02:00", b"1 day 02:00:00"),
+        "octets": ("bytea", r"\x00ff", rb"\x00ff"),
+        "ratio": ("float8", "0.1", b"0.1"),
+        "third": ("float4", "0.3333333333333333", b"0.33333334"),
+        "price": ("money", "$1,234.50", b"$1,234.50"),
+        "relation": ("regclass", "public.items", b"public.items"),
+    }
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in values.items())
+    odd = {
+        "datestyle": "'German, DMY'",
+        "intervalstyle": "sql_standard",
+        "timezone": "'Asia/Tokyo'",
+        "bytea_output": "escape",
+        "extra_float_digits": "-3",
+        "search_path": "public",
+    }
+    database.run(
+        f"CREATE TABLE valued ({columns})",
+        f"ALTER PUBLICATION {PUBLICATION} ADD TABLE valued",
+        *(f"ALTER DATABASE {database.name} SET {name} = {value}" for name, value in odd.items()),
+    )
+    database.create_slot(SLOT)
+    literals = ", ".join(f"'{literal}'" for _, literal, _ in values.values())
+    with replicating(database.dsn()) as connection:
+        database.run(f"SET datestyle = ISO; INSERT INTO valued VALUES ({literals})")
+        received = read_until(connection, lambda got: ended(got, b"C"))
+        messages = decode_all(connection, received)
+    (insert,) = (message for message in messages if isinstance(message, Insert))
+    assert insert.new == tuple(expected for _, _, expected in values.values())
