@@ -7,6 +7,7 @@ come first. So a `Piece`, one transaction's part of a frame, is an object that l
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,6 +55,7 @@ class Piece:
     first: int
     messages: int = 0
     changes: int = 0
+    size: int = 0
     # The lowest and the highest xid of its subtransactions, known once the frame is written. They
     # rise as savepoints are set, so this alone tells for most pieces that none was rolled back.
     subxids: tuple[int, int] | None = None
@@ -69,6 +71,11 @@ class CommitEntry:
     aborted: tuple[int, ...]
     changes: int
 
+    @property
+    def size(self) -> int:
+        """In bytes; those of rolled-back changes beside others count too, for they are read."""
+        return sum(piece.size for piece, _ in self.pieces)
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -76,7 +83,7 @@ class Definition:
 
     oid: int
     from_message: int
-    content: bytes
+    content: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
@@ -119,15 +126,17 @@ class FrameBuilder:
             piece.flags |= FragmentFlag.HAS_END
         piece.messages += len(fragment.messages)
         piece.changes += fragment.changes
+        size = sum(map(len, fragment.messages))
+        piece.size += size
         self._messages += fragment.messages
-        self.size += sum(map(len, fragment.messages))
+        self.size += size
         return piece
 
     def commit(self, entry: CommitEntry) -> None:
         self._commits.append(entry)
         self.size += PACK_COMMIT.size
 
-    def define(self, oid: int, content: bytes) -> None:
+    def define(self, oid: int, content: tuple[bytes, ...]) -> None:
         """From the next message on, changes of this table are described so."""
         self._definitions.append(Definition(oid, len(self._messages), content))
 
@@ -136,7 +145,7 @@ class FrameBuilder:
         part = self._messages[piece.first : piece.first + piece.messages]
         return [message[PAYLOAD_POS:] for message in part]
 
-    def definitions(self, in_force: dict[int, bytes]) -> list[Definition]:
+    def definitions(self, in_force: dict[int, tuple[bytes, ...]]) -> list[Definition]:
         """Those that the frame's changes use, oldest first; `in_force` held when it began."""
         used = self._touched()
         if unknown := used - in_force.keys() - {definition.oid for definition in self._definitions}:
@@ -207,6 +216,8 @@ class FrameBuilder:
             messages=len(self._messages),
             commits=len(self._commits),
             changes=sum(piece.changes for piece in self._pieces),
+            committed_changes=sum(entry.changes for entry in self._commits),
+            committed_bytes=sum(entry.size for entry in self._commits),
         )
         return b"".join((header.pack(), meta, data))
 
@@ -230,6 +241,7 @@ class FrameBuilder:
                 len(aborted) // 4,
                 len(entry.aborted),
                 entry.changes,
+                entry.size,
             )
             for piece, first_seq in entry.pieces:
                 references += PACK_REFERENCE.pack(
@@ -240,9 +252,10 @@ class FrameBuilder:
 
 
 def relation_frame(
-    content: bytes, messages: int, *, epoch: int, complete_lsn: Lsn, synced_pos: int
+    messages: Sequence[bytes], *, epoch: int, complete_lsn: Lsn, synced_pos: int
 ) -> bytes:
     """A definition, which must stand in the segment before the frames that use it."""
+    content = pack_messages(messages)
     header = FrameHeader(
         kind=FrameKind.RELATION,
         compression=Compression.NONE,
@@ -254,9 +267,11 @@ def relation_frame(
         data_checksum=zlib.crc32(content),
         complete_lsn=complete_lsn,
         synced_pos=synced_pos,
-        messages=messages,
+        messages=len(messages),
         commits=0,
         changes=0,
+        committed_changes=0,
+        committed_bytes=0,
     )
     return header.pack() + content
 

@@ -1,15 +1,13 @@
 """How each table looked, as the server described it. Pure.
 
-A definition is a Relation message and the Type messages of its columns, packed as they will stand
-in a relation frame. It is known by its content: the server repeats itself after aborts and
-invalidations, and that is not a new version.
+A definition is a Relation message and the Type messages of its columns. It is known by its content:
+the server repeats itself after aborts and invalidations, and that is not a new version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.changelog.format import pack_messages
 from penstock.errors import ProtocolViolation
 from penstock.postgres.messages import Relation, Type
 from penstock.postgres.pgoutput import Decoder
@@ -21,30 +19,25 @@ class Definitions:
     def __init__(self) -> None:
         self._decoder = Decoder(1, "off")
         self._types: dict[int, bytes] = {}
-        self._in_force: dict[int, bytes] = {}
-        self._messages: dict[bytes, int] = {}
+        self._in_force: dict[int, tuple[bytes, ...]] = {}
 
-    def take(self, payload: bytes) -> Iterator[tuple[int, bytes]]:
+    def take(self, payload: bytes) -> Iterator[tuple[int, tuple[bytes, ...]]]:
         """Note a Relation or Type; yields table and definition if it is new or has changed."""
         match self._decoder.decode(payload):
             case Type(oid=oid):
                 self._types[oid] = payload
             case Relation(oid=oid, columns=columns):
                 oids = dict.fromkeys(column.type_oid for column in columns)
-                types = [self._types[oid] for oid in oids if oid in self._types]
-                content = pack_messages([payload, *types])
+                types = (self._types[oid] for oid in oids if oid in self._types)
+                content = (payload, *types)
                 if self._in_force.get(oid) != content:
                     self._in_force[oid] = content
-                    self._messages[content] = 1 + len(types)
                     yield oid, content
             case other:
                 raise ProtocolViolation(
                     f"a {type(other).__name__} describes nothing", byte_pos=0, kind=chr(payload[0])
                 )
 
-    def in_force(self) -> dict[int, bytes]:
+    def in_force(self) -> dict[int, tuple[bytes, ...]]:
         """The newest definition of each table."""
         return dict(self._in_force)
-
-    def messages_in(self, content: bytes) -> int:
-        return self._messages[content]

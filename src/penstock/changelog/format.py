@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import TypeAlias
@@ -87,8 +88,8 @@ class Compression(IntEnum):
 
 PGOUTPUT = 1
 
-_FRAME = struct.Struct("<4sI4B5I2Q4I")
-_FRAME_BODY = struct.Struct("<4B5I2Q4I")
+_FRAME = struct.Struct("<4sI4B5I2Q4I2Q")
+_FRAME_BODY = struct.Struct("<4B5I2Q4I2Q")
 FRAME_HEADER_SIZE = _FRAME.size
 FRAME_MAGIC = b"PFRM"
 
@@ -109,6 +110,9 @@ class FrameHeader:
     messages: int
     commits: int
     changes: int
+    # Of the transactions that commit here, wherever their fragments are: what reading them takes.
+    committed_changes: int
+    committed_bytes: int
 
     @property
     def size(self) -> int:
@@ -121,6 +125,7 @@ class FrameHeader:
             *(self.epoch, self.meta_size, self.data_size, self.data_raw_size, self.meta_checksum),
             *(self.complete_lsn, self.synced_pos),
             *(self.messages, self.commits, self.changes, self.data_checksum),
+            *(self.committed_changes, self.committed_bytes),
         )
         return FRAME_MAGIC + struct.pack("<I", zlib.crc32(body)) + body
 
@@ -134,7 +139,7 @@ class FrameHeader:
         if zlib.crc32(data[at + 8 : at + FRAME_HEADER_SIZE]) != checksum:
             raise FormatError("a frame's header does not match its checksum")
         kind, encoding, compression, _, epoch, meta, size, raw, meta_crc, *rest = fields
-        complete_lsn, synced_pos, messages, commits, changes, data_crc = rest
+        complete_lsn, synced_pos, messages, commits, changes, data_crc, *committed = rest
         if encoding != PGOUTPUT:
             raise FormatError(f"a frame has the unknown encoding {encoding}")
         try:
@@ -143,6 +148,7 @@ class FrameHeader:
                 Compression(compression),
                 *(epoch, meta, size, raw, meta_crc, data_crc),
                 *(Lsn(complete_lsn), synced_pos, messages, commits, changes),
+                *committed,
             )
         except ValueError as error:
             raise FormatError(f"a frame has an unknown kind or compression: {error}") from None
@@ -173,6 +179,7 @@ COMMIT = _dtype(
     aborted="<u4",
     _pad="<u4",
     changes="<u8",
+    size="<u8",
 )
 REFERENCE = _dtype(segment="<u8", position="<u8", fragment="<u4", _pad="<u4", first_seq="<u8")
 ABORTED = np.dtype("<u4")
@@ -218,7 +225,7 @@ def unpack_meta(data: bytes | memoryview) -> ChangesMeta:
 # The layouts of single entries, for those who write them.
 PACK_FRAGMENT = struct.Struct("<5I4x")
 PACK_RELATION = struct.Struct("<2IQ")
-PACK_COMMIT = struct.Struct("<Qq5I4xQ")
+PACK_COMMIT = struct.Struct("<Qq5I4x2Q")
 PACK_REFERENCE = struct.Struct("<2QI4xQ")
 
 
@@ -239,7 +246,7 @@ class Messages:
         return bytes(self.buffer[self.offsets[index] : self.offsets[index + 1]])
 
 
-def pack_messages(messages: list[bytes | memoryview]) -> bytes:
+def pack_messages(messages: Sequence[bytes | memoryview]) -> bytes:
     lengths = np.fromiter(map(len, messages), "<u4", len(messages))
     return b"".join((lengths.tobytes(), *messages))
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from penstock.changelog.format import (
     SEGMENT_HEADER_SIZE,
     ChangesMeta,
+    FormatError,
     FragmentFlag,
     FrameKind,
     Head,
@@ -26,6 +27,8 @@ from penstock.changelog.identity import LogIdentity, read_identity
 from penstock.changelog.recovery import HEAD, read_head
 from penstock.changelog.segments import FrameAt, SegmentReader
 from penstock.changelog.storage import LocalStorage, Storage
+from penstock.changelog.tables import FILE as TABLES
+from penstock.changelog.tables import TableEntry, read_tables
 from penstock.changelog.waiting import HeadWatch
 from penstock.errors import LogCorrupt, LogForeignPosition, LogMissing, LogRetired
 from penstock.lsn import Lsn
@@ -180,6 +183,13 @@ class LogReader:
                 break
             byte_pos = frame.end
         return Position(lsn, low, byte_pos)
+
+    def tables(self) -> list[TableEntry]:
+        """Every table of which there was a change, as it was described last."""
+        try:
+            return read_tables(self.storage)
+        except FormatError as error:
+            raise LogCorrupt(f"{self._where}/{TABLES}", 0, str(error)) from None
 
     # --- what is in between -----------------------------------------------------------------------
 

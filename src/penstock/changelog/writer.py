@@ -50,6 +50,7 @@ from penstock.changelog.recovery import HEAD, End, find_end
 from penstock.changelog.retention import SegmentFacts
 from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
 from penstock.changelog.storage import Appender, LocalStorage, Storage
+from penstock.changelog.tables import TableBook, TableEntry
 from penstock.errors import (
     LogCorrupt,
     LogFenced,
@@ -125,8 +126,8 @@ class LogWriter:
         self._open: dict[int, _Open] = {}
         self._definitions = Definitions()
         # Definitions in force when the current frame began, and where this segment has them.
-        self._in_force: dict[int, bytes] = {}
-        self._defined_at: dict[bytes, int] = {}
+        self._in_force: dict[int, tuple[bytes, ...]] = {}
+        self._defined_at: dict[tuple[bytes, ...], int] = {}
         self._file: Appender | None = None
         self._opened = False
         # What is known of the segments before the last, by number.
@@ -140,7 +141,9 @@ class LogWriter:
                 )
             self.identity = self._identify(identity)
             self._epoch = self._take_epoch()
+            self._tables = TableBook(self._storage)
             self._start(find_end(self._storage, self.where))
+            self._last_commit_lsn = self.complete_lsn
             self._lock = on_failure.pop_all()
         self._opened = True
 
@@ -167,6 +170,7 @@ class LogWriter:
     def describe(self, description: Description) -> None:
         for oid, content in self._definitions.take(description.payload):
             self._builder.define(oid, content)
+            self._tables.note(TableEntry(self._last_commit_lsn, content))
 
     def abort(self, abort: Abort) -> None:
         if abort.xid == abort.subxid:
@@ -177,6 +181,7 @@ class LogWriter:
     def commit(self, xid: int, commit: Commit) -> None:
         if commit.lsn <= self.complete_lsn:
             raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
+        self._last_commit_lsn = commit.lsn
         transaction = self._open.pop(xid, None) or _Open()
         pieces, seq = [], 0
         with self.failures():
@@ -384,7 +389,6 @@ class LogWriter:
             file.write(
                 relation_frame(
                     content,
-                    self._definitions.messages_in(content),
                     epoch=self._epoch,
                     complete_lsn=self._written_lsn,
                     synced_pos=self._synced_pos,
@@ -405,6 +409,7 @@ class LogWriter:
     def _publish(self) -> None:
         """Let readers see what has been synced, and no more: frames behind it may be written."""
         self._check_epoch()
+        self._tables.save()
         self.complete_lsn = self._synced_lsn
         self._counter += 1
         head = Head(
