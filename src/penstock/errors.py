@@ -444,3 +444,11 @@ class SchemaMismatch(PipelineError):
 
 class BadOption(PipelineError):
     """An option of the Spark source is unknown, missing or has a bad value."""
+
+
+class ValueUnrepresentable(PipelineError):
+    """A column holds a value that its type outside of Postgres cannot hold."""
+
+
+class TableTruncated(PipelineError):
+    """A table was emptied, and the reader did not say what that should mean."""

@@ -60,6 +60,11 @@ class Piece:
     # rise as savepoints are set, so this alone tells for most pieces that none was rolled back.
     subxids: tuple[int, int] | None = None
 
+    @property
+    def indexes(self) -> npt.NDArray[np.int64]:
+        """Of its messages in the frame."""
+        return np.arange(self.first, self.first + self.messages)
+
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
@@ -157,17 +162,16 @@ class FrameBuilder:
 
     def _touched(self) -> set[int]:
         messages = self._packed()
-        data, starts = np.frombuffer(messages.buffer, np.uint8), messages.offsets[:-1]
+        kinds = np.frombuffer(messages.buffer, np.uint8)[messages.offsets[:-1]]
         # In streamed pieces an xid stands between the kind and the oid.
-        oid_at = starts + 1
+        skip = np.ones(len(messages), np.int64)
         for piece in self._pieces:
             if piece.flags & FragmentFlag.STREAMED:
-                oid_at[piece.first : piece.first + piece.messages] += 4
-        rows = np.isin(data[starts], _ROW_KINDS)
-        found = set(np.unique(_big_endian(data, oid_at[rows])).tolist())
-        for index in np.flatnonzero(~rows).tolist():
-            streamed = oid_at[index] > starts[index] + 1
-            found.update(touched(messages[index], bool(streamed)))
+                skip[piece.first : piece.first + piece.messages] += 4
+        rows = np.flatnonzero(np.isin(kinds, _ROW_KINDS))
+        found = set(np.unique(messages.uint32(rows, skip[rows])).tolist())
+        for index in np.flatnonzero(~np.isin(kinds, _ROW_KINDS)).tolist():
+            found.update(touched(messages[index], bool(skip[index] > 1)))
         return found
 
     def _packed(self) -> Messages:
@@ -179,7 +183,7 @@ class FrameBuilder:
     def _note_subxids(self, messages: Messages) -> None:
         for piece in self._pieces:
             if piece.flags & FragmentFlag.STREAMED:
-                xids = change_xids(messages, piece.first, piece.messages)
+                xids = messages.uint32(piece.indexes, 1)
                 xids = xids[xids != piece.xid]
                 piece.subxids = (int(xids.min()), int(xids.max())) if len(xids) else (0, 0)
 
@@ -274,15 +278,3 @@ def relation_frame(
         committed_bytes=0,
     )
     return header.pack() + content
-
-
-def change_xids(messages: Messages, first: int, count: int) -> npt.NDArray[np.uint32]:
-    """The xid of each change in a streamed piece."""
-    starts = messages.offsets[first : first + count]
-    return _big_endian(np.frombuffer(messages.buffer, np.uint8), starts + 1)
-
-
-def _big_endian(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """The big-endian UInt32 at each of these positions."""
-    octets = data[at[:, None] + np.arange(4)]
-    return np.asarray(octets.view(">u4").ravel(), np.uint32)

@@ -245,6 +245,13 @@ class Messages:
     def __getitem__(self, index: int) -> bytes:
         return bytes(self.buffer[self.offsets[index] : self.offsets[index + 1]])
 
+    def uint32(
+        self, index: npt.NDArray[np.int64], skip: int | npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint32]:
+        """The big-endian number that stands `skip` bytes behind the start of each message."""
+        everywhere = np.ndarray((max(len(self.buffer) - 3, 0),), ">u4", self.buffer, strides=(1,))
+        return everywhere.take(self.offsets[index] + skip).astype(np.uint32)
+
 
 def pack_messages(messages: Sequence[bytes | memoryview]) -> bytes:
     lengths = np.fromiter(map(len, messages), "<u4", len(messages))

@@ -28,7 +28,6 @@ from penstock.changelog.building import (
     Definition,
     FrameBuilder,
     Piece,
-    change_xids,
     relation_frame,
 )
 from penstock.changelog.definitions import Definitions
@@ -471,11 +470,11 @@ class LogWriter:
         if piece.place is self._builder.place:
             payloads = self._builder.payloads(piece)
             messages = unpack_messages(pack_messages(list(payloads)), len(payloads))
-            xids = change_xids(messages, 0, piece.messages)
+            xids = messages.uint32(np.arange(len(messages)), 1)
         else:
             reader = SegmentReader(self._storage, piece.place.segment, self.where)
             messages = reader.messages(reader.frame_at(piece.place.position))
-            xids = change_xids(messages, piece.first, piece.messages)
+            xids = messages.uint32(piece.indexes, 1)
         return int(np.count_nonzero(~np.isin(xids, np.array(aborted, np.uint32))))
 
 

@@ -1,0 +1,236 @@
+"""Committed changes in bulk: many messages at once, with the commit that each belongs to.
+
+A run is what a few megabytes of the log hold, in commit order. Whoever decodes it looks at columns
+of positions; nothing here is done once per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.changelog.format import (
+    ChangesMeta,
+    FragmentFlag,
+    FrameKind,
+    Messages,
+    Records,
+)
+from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.segments import FrameAt, SegmentReader
+
+Integers = npt.NDArray[np.int64]
+
+# Enough to make the work per run small beside that per message, and little memory.
+_RUN_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of a range one task reads: all commits in it, or fragments of its only one."""
+
+    after: Position
+    up_to: Position
+    # Of the commit at `up_to`; None: all of all.
+    fragments: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages in commit order. All arrays have one entry for each message."""
+
+    buffer: bytes
+    start: Integers
+    end: Integers
+    # Whether an xid stands behind the message's kind.
+    streamed: npt.NDArray[np.bool_]
+    commit_lsn: npt.NDArray[np.uint64]
+    commit_us: Integers
+    xid: Integers
+    seq: Integers
+    # Which of `definitions` the message was received under; -1 for those of several tables.
+    definition: npt.NDArray[np.int32]
+    definitions: tuple[tuple[bytes, ...], ...]
+
+
+def runs(reader: LogReader, share: Share) -> Iterator[Run]:
+    """Everything that commits in (after, up_to], or the share's part of it."""
+    collector = _Collector(reader)
+    segment: SegmentReader | None = None
+    for frame in reader.frames(share.after, share.up_to):
+        if frame.header.kind is not FrameKind.CHANGES or not frame.header.commits:
+            continue
+        if segment is None or segment.number != frame.segment:
+            segment = reader.segment(frame.segment)
+        meta = segment.meta(frame)
+        chosen = (meta.commits["lsn"] > share.after.lsn) & (meta.commits["lsn"] <= share.up_to.lsn)
+        yield from collector.take(segment, frame, meta, meta.commits[chosen], share.fragments)
+    yield from collector.rest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A frame's messages, and where in the run's buffer they are."""
+
+    meta: ChangesMeta
+    messages: Messages
+    base: int
+    definition_of: npt.NDArray[np.int32]
+
+
+class _Collector:
+    """Gathers fragments in commit order until they make a run."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._known: dict[tuple[int, int], tuple[bytes, ...]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._buffers: list[memoryview] = []
+        self._size = 0
+        self._frames: dict[tuple[int, int], _Loaded] = {}
+        self._definitions: dict[tuple[bytes, ...], int] = {}
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+
+    def take(
+        self,
+        segment: SegmentReader,
+        frame: FrameAt,
+        meta: ChangesMeta,
+        commits: Records,
+        fragments: tuple[int, int] | None,
+    ) -> Iterator[Run]:
+        """What commits in a frame; wherever the fragments are, they come in order."""
+        if fragments is None and self._all_here(frame, meta, commits):
+            loaded = self._load(segment, frame, meta)
+            references = _sliced(meta.references, commits["first_reference"], commits["references"])
+            which = np.repeat(np.arange(len(commits)), commits["references"])
+            self._add(loaded, references, commits[which])
+            if self._size >= _RUN_BYTES:
+                yield from self.rest()
+            return
+        for commit in commits:
+            first = int(commit["first_reference"])
+            low, high = fragments or (0, int(commit["references"]))
+            first_aborted = int(commit["first_aborted"])
+            aborted = meta.aborted[first_aborted : first_aborted + int(commit["aborted"])]
+            for index in range(first + low, first + high):
+                reference = meta.references[index : index + 1]
+                place = (int(reference["segment"][0]), int(reference["position"][0]))
+                loaded = self._frames.get(place) or self._fetch(*place)
+                self._add(loaded, reference, commit[None], aborted)
+                if self._size >= _RUN_BYTES:
+                    yield from self.rest()
+
+    def rest(self) -> Iterator[Run]:
+        """What has been gathered, if anything."""
+        if self._parts:
+            parts = zip(*self._parts, strict=True)
+            start, end, streamed, lsn, time_us, xid, seq, definition = map(np.concatenate, parts)
+            yield Run(
+                b"".join(self._buffers),
+                *(start, end, streamed),
+                *(lsn, time_us, xid, seq),
+                definition=definition,
+                definitions=tuple(self._definitions),
+            )
+        self._clear()
+
+    def _all_here(self, frame: FrameAt, meta: ChangesMeta, commits: Records) -> bool:
+        """The common case: nothing was rolled back, and the frame holds all that commits in it."""
+        return bool(
+            (meta.references["segment"] == frame.segment).all()
+            and (meta.references["position"] == frame.position).all()
+            and not commits["aborted"].any()
+        )
+
+    def _fetch(self, number: int, position: int) -> _Loaded:
+        segment = self._reader.segment(number)
+        frame = segment.frame_at(position)
+        return self._load(segment, frame, segment.meta(frame))
+
+    def _load(self, segment: SegmentReader, frame: FrameAt, meta: ChangesMeta) -> _Loaded:
+        messages = segment.messages(frame)
+        loaded = _Loaded(meta, messages, self._size, self._describe(segment, meta, messages))
+        self._frames[frame.segment, frame.position] = loaded
+        self._buffers.append(messages.buffer)
+        self._size += len(messages.buffer)
+        return loaded
+
+    def _describe(
+        self, segment: SegmentReader, meta: ChangesMeta, messages: Messages
+    ) -> npt.NDArray[np.int32]:
+        """Which definition each message of a frame uses."""
+        found = np.full(len(messages), -1, np.int32)
+        if not len(messages):
+            return found
+        # A truncate has several tables: what stands there is their number.
+        rows = np.frombuffer(messages.buffer, np.uint8)[messages.offsets[:-1]] != ord("T")
+        index = np.arange(len(messages))
+        oids = messages.uint32(index, 1 + 4 * _streamed(meta, len(messages)))
+        for entry in meta.relations:
+            ordinal = self._ordinal(segment, int(entry["position"]))
+            found[rows & (oids == entry["oid"]) & (index >= entry["from_message"])] = ordinal
+        return found
+
+    def _ordinal(self, segment: SegmentReader, position: int) -> int:
+        place = (segment.number, position)
+        if place not in self._known:
+            self._known[place] = self._reader.definition(*place)
+        return self._definitions.setdefault(self._known[place], len(self._definitions))
+
+    def _add(
+        self,
+        loaded: _Loaded,
+        references: Records,
+        commits: Records,
+        aborted: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Messages of some fragments of a frame; `commits` has one entry for each of them."""
+        fragments = loaded.meta.fragments[references["fragment"]]
+        counts = fragments["messages"].astype(np.int64)
+        index = _ranges(fragments["first"].astype(np.int64), counts)
+        which = np.repeat(np.arange(len(fragments)), counts)
+        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+        streamed = (fragments["flags"] & FragmentFlag.STREAMED != 0)[which]
+        if aborted is not None and len(aborted):
+            survives = ~np.isin(loaded.messages.uint32(index, 1), aborted)
+            index, which, streamed = index[survives], which[survives], streamed[survives]
+            within = np.arange(len(index))  # one fragment at a time: its survivors are counted
+        commit = commits[which]
+        self._parts.append(
+            (
+                loaded.messages.offsets[index] + loaded.base,
+                loaded.messages.offsets[index + 1] + loaded.base,
+                streamed,
+                commit["lsn"],
+                commit["time_us"],
+                commit["xid"].astype(np.int64),
+                references["first_seq"][which].astype(np.int64) + within,
+                loaded.definition_of[index],
+            )
+        )
+
+
+def _streamed(meta: ChangesMeta, messages: int) -> Integers:
+    """1 for each message that has an xid behind its kind."""
+    found = np.zeros(messages, np.int64)
+    for fragment in meta.fragments[meta.fragments["flags"] & FragmentFlag.STREAMED != 0]:
+        first = int(fragment["first"])
+        found[first : first + int(fragment["messages"])] = 1
+    return found
+
+
+def _ranges(first: Integers, counts: Integers) -> Integers:
+    """first[0], first[0] + 1, …, then those of first[1], and so on."""
+    shifts: Integers = np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return shifts + np.arange(len(shifts))
+
+
+def _sliced(array: Records, first: Records, counts: Records) -> Records:
+    return array[_ranges(first.astype(np.int64), counts.astype(np.int64))]

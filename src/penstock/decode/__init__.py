@@ -1,0 +1,1 @@
+"""From logged bytes to typed columns. Pure."""
