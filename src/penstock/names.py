@@ -52,6 +52,15 @@ class TableName:
         return self.sql
 
 
+def split_names(text: str) -> list[str]:
+    """A list of names between commas, which may stand in quoted names too.
+
+    >>> split_names('id, "a, b" ,public.t')
+    ['id', '"a, b"', 'public.t']
+    """
+    return [name.strip() for name in re.findall(r'(?:"(?:[^"]|"")*"|[^,])+', text)]
+
+
 def _unquote(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_FOLD)
 

@@ -32,8 +32,8 @@ def begin(final: int = 0x100, xid: int = 7) -> bytes:
     return xlog(Begin(Lsn(final), 0, xid))
 
 
-def commit(end: int, lsn: int | None = None) -> bytes:
-    return xlog(Commit(Lsn(end - 8 if lsn is None else lsn), Lsn(end), 0))
+def commit(end: int, lsn: int | None = None, time_us: int = 0) -> bytes:
+    return xlog(Commit(Lsn(end - 8 if lsn is None else lsn), Lsn(end), time_us))
 
 
 def relation(message: Relation = ITEMS) -> bytes:

@@ -1,0 +1,140 @@
+"""Which part of the log to read next, and how to share it out: by frames' headers, without data.
+
+The work depends on the range, never on the length of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+
+from penstock.changelog.format import SEGMENT_HEADER_SIZE, Records
+from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.runs import Share
+from penstock.changelog.segments import FrameAt
+from penstock.lsn import Lsn
+
+# One task's work: long beside the start of a task, short beside a batch.
+SHARE_BYTES = 16 * 2**20
+# The server's clock and ours may differ by so much.
+_CLOCKS = timedelta(minutes=10)
+_POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much one batch may hold. Its first transaction is taken whole, however large."""
+
+    max_bytes: int | None = None
+    max_rows: int | None = None
+
+    def exceeded(self, size: int, rows: int) -> bool:
+        return (self.max_bytes is not None and size > self.max_bytes) or (
+            self.max_rows is not None and rows > self.max_rows
+        )
+
+
+def limited(reader: LogReader, after: Position, up_to: Position, limit: Limit) -> Position:
+    """Behind the last transaction that fits into one batch; `up_to` if all of them do."""
+    size = rows = 0
+    last = after
+    for frame in reader.frames(after, up_to):
+        header = frame.header
+        whole = size + header.committed_bytes, rows + header.committed_changes
+        if not limit.exceeded(*whole):
+            size, rows = whole
+        else:
+            for commit in _commits(reader, frame, after, up_to):
+                more = size + int(commit["size"]), rows + int(commit["changes"])
+                if limit.exceeded(*more) and rows:
+                    return last
+                size, rows = more
+                last = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
+        last = Position(max(after.lsn, header.complete_lsn), frame.segment, frame.end)
+    return up_to
+
+
+def shares(
+    reader: LogReader, after: Position, up_to: Position, share_bytes: int = SHARE_BYTES
+) -> list[Share]:
+    """The range in parts of about one size, in commit order; none if nothing commits in it."""
+    found: list[Share] = []
+    # The current share: where it begins, how far it goes, what it weighs.
+    start = end = after
+    size = 0
+
+    def close() -> None:
+        nonlocal start, size
+        if size:
+            found.append(Share(start, end))
+        start, size = end, 0
+
+    for frame in reader.frames(after, up_to):
+        header = frame.header
+        if header.committed_bytes < share_bytes:
+            size += header.committed_bytes
+        else:
+            for commit in _commits(reader, frame, after, up_to):
+                here = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
+                if commit["size"] < share_bytes:
+                    size += int(commit["size"])
+                    end = here
+                    if size >= share_bytes:
+                        close()
+                else:
+                    # Large by itself: its fragments are shared out.
+                    close()
+                    found += _parts(end, here, commit, share_bytes)
+                    start = end = here
+        end = Position(max(end.lsn, header.complete_lsn), frame.segment, frame.end)
+        if size >= share_bytes:
+            close()
+    end = up_to
+    close()
+    return found
+
+
+def _parts(after: Position, up_to: Position, commit: Records, share_bytes: int) -> Iterator[Share]:
+    count = -(-int(commit["size"]) // share_bytes)
+    bounds = np.linspace(0, int(commit["references"]), count + 1).astype(int).tolist()
+    for low, high in pairwise(bounds):
+        if high > low:
+            yield Share(after, up_to, (low, high))
+
+
+def at_time(reader: LogReader, moment: datetime) -> Position:
+    """Before the first transaction that committed then or later."""
+    start, end = reader.start(), reader.end()
+    # A segment holds what was received before the next one was made, and so committed before.
+    early_us = (moment - _CLOCKS).timestamp() * 1e6
+    low, high = start.segment, end.segment
+    while low < high:
+        middle = (low + high + 1) // 2
+        if reader.segment(middle).header().created_us <= early_us:
+            low = middle
+        else:
+            high = middle - 1
+    if low > start.segment:
+        start = Position(reader.segment(low).header().base_lsn, low, SEGMENT_HEADER_SIZE)
+    since_us = (moment - _POSTGRES_EPOCH) / timedelta(microseconds=1)
+    last = start
+    for frame in reader.frames(start, end):
+        for commit in _commits(reader, frame, start, end):
+            if commit["time_us"] >= since_us:
+                return last
+            last = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
+        last = Position(max(last.lsn, frame.header.complete_lsn), frame.segment, frame.end)
+    return end
+
+
+def _commits(
+    reader: LogReader, frame: FrameAt, after: Position, up_to: Position
+) -> Iterator[Records]:
+    if not frame.header.commits:
+        return
+    commits = reader.segment(frame.segment).meta(frame).commits
+    yield from commits[(commits["lsn"] > after.lsn) & (commits["lsn"] <= up_to.lsn)]

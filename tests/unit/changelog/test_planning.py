@@ -1,0 +1,113 @@
+"""Batches end where a transaction ends, and hold what fits; shares hold all of it, each once."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.changelog.planning import Limit, at_time, limited, shares
+from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.runs import Share, runs
+from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.lsn import Lsn
+from penstock.postgres.fragments import Fragmenter
+from penstock.testing import MemoryStorage
+from support import wire
+from support.logs import IDENTITY, apply, write
+from support.stories import tell
+
+SEEDS = st.integers(0, 2**32)
+
+
+def a_log(seed: int) -> LogReader:
+    chance = random.Random(seed)
+    story = tell(chance, transactions=20)
+    storage = MemoryStorage()
+    tiny = LogSettings(segment_bytes=4_000, frame_bytes=chance.choice([200, 1000, 2**20]))
+    write(storage, story.runs(chance), chance, tiny)
+    return LogReader(storage)
+
+
+def identities(reader: LogReader, *parts: Share) -> list[tuple[int, int]]:
+    """Commit LSN and seq of each change."""
+    return [
+        identity
+        for part in parts
+        for run in runs(reader, part)
+        for identity in zip(run.commit_lsn.tolist(), run.seq.tolist(), strict=True)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.integers(1, 30), st.one_of(st.none(), st.integers(1, 600)))
+def test_batches_are_whole_transactions_that_fit_and_leave_nothing_out(
+    seed: int, max_rows: int, max_bytes: int | None
+) -> None:  # M5.1
+    reader = a_log(seed)
+    commits = list(reader.commits(reader.start(), reader.end()))
+    position, taken = reader.start(), []
+    while position.lsn < reader.end().lsn:
+        end = limited(reader, position, reader.end(), Limit(max_bytes, max_rows))
+        assert end.lsn > position.lsn, "it always goes on"
+        batch = list(reader.commits(position, end))
+        assert len(batch) <= 1 or sum(commit.changes for commit in batch) <= max_rows
+        taken += batch
+        position = end
+    assert taken == commits
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.integers(1, 2_000))
+def test_shares_hold_every_change_once_and_in_order(seed: int, share_bytes: int) -> None:  # M5.1
+    reader = a_log(seed)
+    after = limited(reader, reader.start(), reader.end(), Limit(max_rows=3))
+    for up_to in (reader.end(), limited(reader, after, reader.end(), Limit(max_rows=9))):
+        parts = shares(reader, after, up_to, share_bytes)
+        assert identities(reader, *parts) == identities(reader, Share(after, up_to))
+
+
+def test_an_empty_range_has_no_shares() -> None:
+    reader = a_log(1)
+    assert shares(reader, reader.end(), reader.end()) == []
+
+
+def test_a_moment_is_found_by_the_commits_around_it() -> None:
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, LogSettings(segment_bytes=400, frame_bytes=150))
+    fragmenter = Fragmenter(writer.complete_lsn)
+    for number in range(1, 21):
+        lsn = 0x2000 + 16 * number
+        run = [
+            *(wire.begin(lsn - 8), wire.relation(), wire.insert(number)),
+            wire.commit(lsn, time_us=number * 1_000_000),
+        ]
+        apply(writer, fragmenter, [memoryview(message) for message in run])
+        if number % 3 == 0:
+            writer.flush(Lsn(lsn))
+    writer.flush(Lsn(lsn))
+    writer.close()
+    reader = LogReader(storage)
+    for second in range(1, 21):
+        found = at_time(reader, datetime(2000, 1, 1, 0, 0, second, tzinfo=UTC))
+        after = [commit.time_us for commit in reader.commits(found, reader.end())]
+        assert after == [number * 1_000_000 for number in range(second, 21)]
+    assert at_time(reader, datetime(1999, 1, 1, tzinfo=UTC)).lsn == reader.start().lsn
+    assert at_time(reader, datetime(2999, 1, 1, tzinfo=UTC)) == reader.end()
+
+
+def test_planning_reads_as_much_of_a_log_of_ten_segments_as_of_a_thousand() -> None:  # M5.1
+    reads = {}
+    for transactions in (40, 2_000):
+        chance = random.Random(5)
+        storage = MemoryStorage()
+        story = tell(chance, transactions=transactions)
+        write(storage, story.runs(chance), chance, LogSettings(600, 3600, 300))
+        reader = LogReader(storage)
+        after: Position = reader.locate(list(reader.commits(reader.start(), reader.end()))[-5].lsn)
+        before = storage.reads
+        shares(reader, after, limited(reader, after, reader.end(), Limit(max_rows=100)))
+        reads[transactions] = storage.reads - before
+    assert reads[2_000] <= reads[40] + 5
