@@ -81,8 +81,8 @@ class Frame:
 class LogReader:
     def __init__(self, storage: Storage | Path) -> None:
         self.storage = LocalStorage(storage) if isinstance(storage, Path) else storage
-        self._where = str(getattr(self.storage, "root", "log"))
-        self.identity: LogIdentity = read_identity(self.storage, self._where)
+        self.where = str(getattr(self.storage, "root", "log"))
+        self.identity: LogIdentity = read_identity(self.storage, self.where)
 
     # --- where the log begins and ends ------------------------------------------------------------
 
@@ -93,9 +93,9 @@ class LogReader:
                 return head
             time.sleep(0.001)
         raise LogMissing(
-            f"the change log in {self._where} has no head, or it is not whole",
+            f"the change log in {self.where} has no head, or it is not whole",
             remedy="Start capture: it finds the end of the log and writes the head anew",
-            path=self._where,
+            path=self.where,
         )
 
     def start(self) -> Position:
@@ -165,7 +165,7 @@ class LogReader:
         low, high = head.first_segment, head.last_segment
         if lsn < self.segment(low).header().base_lsn:
             raise LogRetired(
-                f"the change log in {self._where} no longer goes back to {lsn}",
+                f"the change log in {self.where} no longer goes back to {lsn}",
                 remedy="Seed the target again; a registered consumer keeps what it has not applied",
                 lsn=lsn,
             )
@@ -189,7 +189,7 @@ class LogReader:
         try:
             return read_tables(self.storage)
         except FormatError as error:
-            raise LogCorrupt(f"{self._where}/{TABLES}", 0, str(error)) from None
+            raise LogCorrupt(f"{self.where}/{TABLES}", 0, str(error)) from None
 
     # --- what is in between -----------------------------------------------------------------------
 
@@ -277,11 +277,11 @@ class LogReader:
             (relations["oid"] == oid) & (relations["from_message"] <= message)
         ]
         if not len(places):
-            raise LogCorrupt(self._where, 0, f"table {oid} is not described")
+            raise LogCorrupt(self.where, 0, f"table {oid} is not described")
         return int(places[-1])
 
     def segment(self, number: int, limit: int | None = None) -> SegmentReader:
-        return SegmentReader(self.storage, number, self._where, limit=limit)
+        return SegmentReader(self.storage, number, self.where, limit=limit)
 
     def visible_end(self, number: int, head: Head) -> int:
         return head.position if number == head.last_segment else self.segment(number).size()

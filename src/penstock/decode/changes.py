@@ -17,28 +17,13 @@ from penstock.changelog.runs import Run
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
 from penstock.decode.images import CHANGES, TRUNCATE, Images, images
+from penstock.decode.metadata import in_order, metadata, schema, truncated, truncates, words
 from penstock.decode.octets import Octets, Positions
 from penstock.decode.tuples import TEXT
 from penstock.decode.types import ValueType
-from penstock.errors import SchemaMismatch, TableTruncated, ValueUnrepresentable
+from penstock.errors import SchemaMismatch, ValueUnrepresentable
 from penstock.lsn import Lsn
 from penstock.names import TableName
-from penstock.postgres.fragments import touched
-
-# Microseconds from 1970 to 2000, where Postgres counts from.
-_EPOCH_US = 946_684_800_000_000
-_NAMES = pa.list_(pa.field("element", pa.string()))
-
-# What stands behind a table's own columns, with a prefix: name, type, whether it may be NULL.
-METADATA: tuple[tuple[str, pa.DataType, bool], ...] = (
-    ("change_type", pa.string(), False),
-    ("commit_version", pa.int64(), False),
-    ("commit_timestamp", pa.timestamp("us", "UTC"), True),
-    ("seq", pa.int64(), False),
-    ("xid", pa.int64(), False),
-    ("unchanged", _NAMES, False),
-    ("absent", _NAMES, False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +37,7 @@ class Wanted:
     preimages: bool = True
     on_truncate: Literal["error", "skip", "emit"] = "error"
     on_unrepresentable: Literal["error", "null"] = "error"
+    prefix: str = "_"
 
 
 class TableChanges:
@@ -60,25 +46,23 @@ class TableChanges:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._plans: dict[tuple[bytes, ...], _Plan] = {}
-        self.schema = pa.schema(
-            [pa.field(name, kind.arrow) for name, kind in wanted.columns]
-            + [pa.field(f"_{name}", kind, nullable) for name, kind, nullable in METADATA]
-        )
+        fields = [pa.field(name, kind.arrow) for name, kind in wanted.columns]
+        self.schema = schema(fields, wanted.prefix)
 
     def batch(self, run: Run) -> pa.RecordBatch:
         """The table's changes in the run, in order."""
         octets = Octets(run.buffer)
         plans = [self._plan(definition) for definition in run.definitions]
-        ours = np.array([plan.is_wanted for plan in plans] + [False], bool)
         parts: list[tuple[Positions, list[pa.Array]]] = []
-        for ordinal in np.flatnonzero(ours):
-            index = np.flatnonzero(run.definition == ordinal)
+        for ordinal, plan in enumerate(plans):
+            index = np.flatnonzero(run.definition == ordinal) if plan.is_wanted else ()
             if len(index):
-                parts.append(self._rows(octets, run, index, plans[ordinal]))
-        truncates = self._truncates(octets, run, plans)
-        if len(truncates):
-            parts.append(self._emptied(run, truncates))
-        return self._joined(parts)
+                parts.append(self._rows(octets, run, np.asarray(index), plan))
+        if self._wanted.on_truncate != "skip":
+            ours = {plan.oid: self._wanted.table for plan in plans if plan.is_wanted}
+            if emptied := [message for message, _ in truncates(octets, run, ours)]:
+                parts.append(self._emptied(run, emptied))
+        return in_order(self.schema, parts)
 
     def _plan(self, messages: tuple[bytes, ...]) -> _Plan:
         if messages not in self._plans:
@@ -101,11 +85,12 @@ class TableChanges:
             self._column(octets, run, found, name, kind, place)
             for (name, kind), place in zip(self._wanted.columns, plan.places, strict=True)
         ]
-        names = [
-            _names(len(found.message), plan.named(masks))
-            for masks in (found.unchanged, found.absent)
+        change_type = words(found.change, CHANGES)
+        unchanged, absent = plan.named(found.unchanged), plan.named(found.absent)
+        return found.message, [
+            *arrays,
+            *metadata(run, found.message, change_type, unchanged, absent),
         ]
-        return found.message, [*arrays, *_metadata(run, found.message, found.change), *names]
 
     def _column(
         self,
@@ -123,50 +108,16 @@ class TableChanges:
         array, bad = column(Texts(octets, cells.start, cells.length, valid), kind)
         if self._wanted.on_unrepresentable == "error" and bad.any():
             lsn = Lsn(int(run.commit_lsn[found.message[bad.argmax()]]))
-            raise ValueUnrepresentable(
-                f"column {name} of {self._wanted.table} holds a value at {lsn} that {kind} cannot "
-                "hold (infinite, NaN, BC, too large, or an array of another shape)",
-                remedy="Set onUnrepresentable to null, or to string to read such columns as text",
-                lsn=lsn,
-                column=name,
-            )
+            raise unrepresentable(self._wanted.table, name, kind, lsn)
         return array
 
-    def _truncates(self, octets: Octets, run: Run, plans: list[_Plan]) -> Positions:
-        """The messages that empty this table."""
-        if self._wanted.on_truncate == "skip":
-            return np.empty(0, np.int64)
-        ours = {plan.definition.relation.oid for plan in plans if plan.is_wanted}
-        found = []
-        for index in np.flatnonzero(run.definition < 0).tolist():
-            start, end = int(run.start[index]), int(run.end[index])
-            payload = octets.slice(start, end - start)
-            if ours.intersection(touched(payload, bool(run.streamed[index]))):
-                found.append(index)
-        if found and self._wanted.on_truncate == "error":
-            lsn = Lsn(int(run.commit_lsn[found[0]]))
-            raise TableTruncated(
-                f"{self._wanted.table} was truncated at {lsn}",
-                remedy="Set onTruncate to emit, which gives a row of its own, or to skip",
-                lsn=lsn,
-            )
-        return np.array(found, np.int64)
-
-    def _emptied(self, run: Run, index: Positions) -> tuple[Positions, list[pa.Array]]:
+    def _emptied(self, run: Run, messages: list[int]) -> tuple[Positions, list[pa.Array]]:
+        if self._wanted.on_truncate == "error":
+            raise truncated(run, messages[0], self._wanted.table)
+        index = np.array(messages, np.int64)
         nulls = [pa.nulls(len(index), kind.arrow) for _, kind in self._wanted.columns]
-        change = np.full(len(index), TRUNCATE, np.uint8)
-        names = [_names(len(index), {})] * 2
-        return index, [*nulls, *_metadata(run, index, change), *names]
-
-    def _joined(self, parts: list[tuple[Positions, list[pa.Array]]]) -> pa.RecordBatch:
-        """Parts of one run, their rows in the order of its messages."""
-        if len(parts) == 1:
-            return pa.RecordBatch.from_arrays(parts[0][1], schema=self.schema)
-        if not parts:
-            return _empty(self.schema)
-        columns = [pa.concat_arrays(column) for column in zip(*(p for _, p in parts), strict=True)]
-        order = np.argsort(np.concatenate([message for message, _ in parts]), kind="stable")
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema).take(pa.array(order))
+        change_type = words(np.full(len(index), TRUNCATE), CHANGES)
+        return index, [*nulls, *metadata(run, index, change_type, {}, {})]
 
 
 class _Plan:
@@ -174,11 +125,9 @@ class _Plan:
 
     def __init__(self, definition: Definition, wanted: Wanted) -> None:
         self.definition = definition
+        self.oid = definition.relation.oid
+        self.is_wanted = definition.table == wanted.table
         self._wanted = wanted
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.definition.table == self._wanted.table
 
     @cached_property
     def places(self) -> list[int | None]:
@@ -215,32 +164,11 @@ class _Plan:
         )
 
 
-def _metadata(run: Run, message: Positions, change: npt.NDArray[np.uint8]) -> list[pa.Array]:
-    time_us = run.commit_us[message]
-    # A transaction that was replicated from elsewhere may have committed at `infinity`.
-    finite = np.abs(time_us) < np.iinfo(np.int64).max - _EPOCH_US
-    return [
-        pa.DictionaryArray.from_arrays(pa.array(change), list(CHANGES)).cast(pa.string()),
-        pa.array(run.commit_lsn[message].astype(np.int64)),
-        pa.array(np.where(finite, time_us, 0) + _EPOCH_US, METADATA[2][1], mask=~finite),
-        pa.array(run.seq[message]),
-        pa.array(run.xid[message]),
-    ]
-
-
-def _names(rows: int, masks: dict[str, Mask]) -> pa.Array:
-    """For each row, the names of the columns whose mask is set."""
-    masks = {name: mask for name, mask in masks.items() if mask.any()}
-    if not masks:
-        offsets = pa.array(np.zeros(rows + 1, np.int32))
-        return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()), type=_NAMES)
-    matrix = np.column_stack(list(masks.values()))
-    row, which = np.nonzero(matrix)
-    offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum(np.bincount(row, minlength=rows), out=offsets[1:])
-    values = pa.array(list(masks)).take(pa.array(which))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=_NAMES)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+def unrepresentable(table: TableName, name: str, kind: ValueType, lsn: Lsn) -> ValueUnrepresentable:
+    return ValueUnrepresentable(
+        f"column {name} of {table} holds a value at {lsn} that {kind} cannot hold (infinite, NaN, "
+        "BC, too large, not UTF-8, or an array of another shape)",
+        remedy="Set onUnrepresentable to null, or to string to read such columns as text",
+        lsn=lsn,
+        column=name,
+    )

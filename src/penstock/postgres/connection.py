@@ -39,6 +39,7 @@ _OBJECT_IN_USE = "55006"
 # How long a command may take: none of ours has to wait for anything.
 _ANSWER_S = 30.0
 # How long a clean end may take: the server may be in the middle of a large commit.
+_COALESCE_S = 0.0002
 _GOODBYE_S = 2.0
 
 
@@ -156,6 +157,9 @@ class ReplicationConnection:
                 self._pgconn.consume_input()
                 run = self._drain()
                 if not run and self._wait(timeout_s):
+                    # A walsender sends message by message and would wake us for each one, at the
+                    # cost of both: let some come together.
+                    time.sleep(_COALESCE_S)
                     self._pgconn.consume_input()
                     run = self._drain()
         if self._skipping is not None:
