@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.changelog.runs import Run
+from penstock.changelog.runs import PADDING, Run
 from penstock.postgres.messages import (
     UNCHANGED,
     Column,
@@ -146,7 +146,7 @@ def run_of(
     ends = np.cumsum(sizes)
     count = len(payloads)
     return Run(
-        b"".join(payloads),
+        b"".join((*payloads, PADDING)),
         ends - sizes,
         ends,
         np.array(streamed, bool),

@@ -249,8 +249,10 @@ class Messages:
         self, index: npt.NDArray[np.int64], skip: int | npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint32]:
         """The big-endian number that stands `skip` bytes behind the start of each message."""
-        everywhere = np.ndarray((max(len(self.buffer) - 3, 0),), ">u4", self.buffer, strides=(1,))
-        return everywhere.take(self.offsets[index] + skip).astype(np.uint32)
+        everywhere: npt.NDArray[np.uint32] = np.ndarray(
+            (max(len(self.buffer) - 3, 0),), ">u4", self.buffer, strides=(1,)
+        )
+        return np.asarray(everywhere[self.offsets[index] + skip], np.uint32)
 
 
 def pack_messages(messages: Sequence[bytes | memoryview]) -> bytes:

@@ -27,6 +27,7 @@ Integers = npt.NDArray[np.int64]
 
 # Enough to make the work per run small beside that per message, and little memory.
 _RUN_BYTES = 4 * 2**20
+PADDING = bytes(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Share:
 class Run:
     """Messages in commit order. All arrays have one entry for each message."""
 
+    # The messages, and behind them `PADDING`, so that words can be read where the last one ends.
     buffer: bytes
     start: Integers
     end: Integers
@@ -106,26 +108,37 @@ class _Collector:
         fragments: tuple[int, int] | None,
     ) -> Iterator[Run]:
         """What commits in a frame; wherever the fragments are, they come in order."""
-        if fragments is None and self._all_here(frame, meta, commits):
-            loaded = self._load(segment, frame, meta)
-            references = _sliced(meta.references, commits["first_reference"], commits["references"])
-            which = np.repeat(np.arange(len(commits)), commits["references"])
-            self._add(loaded, references, commits[which])
+        is_here = _all_here(frame, meta, commits) & (fragments is None)
+        at = 0
+        while at < len(commits):
+            count = int(np.argmin(np.append(is_here[at:], False)))
+            if count:
+                # The common case, many transactions at once.
+                loaded = self._frames.get((frame.segment, frame.position))
+                loaded = loaded or self._load(segment, frame, meta)
+                group = commits[at : at + count]
+                references = _sliced(meta.references, group["first_reference"], group["references"])
+                self._add(loaded, references, np.repeat(group, group["references"]))
+            else:
+                yield from self._fragments(meta, commits[at], fragments)
+            at += count or 1
             if self._size >= _RUN_BYTES:
                 yield from self.rest()
-            return
-        for commit in commits:
-            first = int(commit["first_reference"])
-            low, high = fragments or (0, int(commit["references"]))
-            first_aborted = int(commit["first_aborted"])
-            aborted = meta.aborted[first_aborted : first_aborted + int(commit["aborted"])]
-            for index in range(first + low, first + high):
-                reference = meta.references[index : index + 1]
-                place = (int(reference["segment"][0]), int(reference["position"][0]))
-                loaded = self._frames.get(place) or self._fetch(*place)
-                self._add(loaded, reference, commit[None], aborted)
-                if self._size >= _RUN_BYTES:
-                    yield from self.rest()
+
+    def _fragments(
+        self, meta: ChangesMeta, commit: Records, fragments: tuple[int, int] | None
+    ) -> Iterator[Run]:
+        """Of a transaction that spans frames, or of which something was rolled back."""
+        first, first_aborted = int(commit["first_reference"]), int(commit["first_aborted"])
+        aborted = meta.aborted[first_aborted : first_aborted + int(commit["aborted"])]
+        low, high = fragments or (0, int(commit["references"]))
+        for index in range(first + low, first + high):
+            reference = meta.references[index : index + 1]
+            place = (int(reference["segment"][0]), int(reference["position"][0]))
+            loaded = self._frames.get(place) or self._fetch(*place)
+            self._add(loaded, reference, commit[None], aborted)
+            if self._size >= _RUN_BYTES:
+                yield from self.rest()
 
     def rest(self) -> Iterator[Run]:
         """What has been gathered, if anything."""
@@ -133,21 +146,13 @@ class _Collector:
             parts = zip(*self._parts, strict=True)
             start, end, streamed, lsn, time_us, xid, seq, definition = map(np.concatenate, parts)
             yield Run(
-                b"".join(self._buffers),
+                b"".join((*self._buffers, PADDING)),
                 *(start, end, streamed),
                 *(lsn, time_us, xid, seq),
                 definition=definition,
                 definitions=tuple(self._definitions),
             )
         self._clear()
-
-    def _all_here(self, frame: FrameAt, meta: ChangesMeta, commits: Records) -> bool:
-        """The common case: nothing was rolled back, and the frame holds all that commits in it."""
-        return bool(
-            (meta.references["segment"] == frame.segment).all()
-            and (meta.references["position"] == frame.position).all()
-            and not commits["aborted"].any()
-        )
 
     def _fetch(self, number: int, position: int) -> _Loaded:
         segment = self._reader.segment(number)
@@ -215,6 +220,17 @@ class _Collector:
                 loaded.definition_of[index],
             )
         )
+
+
+def _all_here(frame: FrameAt, meta: ChangesMeta, commits: Records) -> npt.NDArray[np.bool_]:
+    """For each commit whether nothing of it was rolled back, and the frame holds all of it."""
+    here = (meta.references["segment"] == frame.segment) & (
+        meta.references["position"] == frame.position
+    )
+    elsewhere = np.append(0, np.cumsum(~here))
+    first = commits["first_reference"].astype(np.int64)
+    missing = elsewhere[first + commits["references"]] - elsewhere[first]
+    return np.asarray((missing == 0) & (commits["aborted"] == 0), bool)
 
 
 def _streamed(meta: ChangesMeta, messages: int) -> Integers:

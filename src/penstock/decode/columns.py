@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changelog.runs import PADDING
 from penstock.decode.octets import Octets, Positions
 from penstock.decode.text import Unrepresentable, Value, parse
 from penstock.decode.types import Kind, ValueType
@@ -21,8 +22,10 @@ from penstock.decode.types import Kind, ValueType
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _INLINE = 12
-# The first 0, 1, 2, 3 or 4 bytes of a word.
-_LEADING = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint32)
+# Beyond it a copy costs more than what it saves.
+_MOST_GATHERED = 64
+# The first 0, 1, 2, … 12 bytes of three words.
+_LEADING = np.tril(np.full((_INLINE + 1, _INLINE), 0xFF, np.uint8), -1).view(np.uint32)
 _HEX = np.zeros(256, np.uint8)
 _HEX[np.frombuffer(b"0123456789", np.uint8)] = np.arange(10)
 _HEX[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
@@ -70,7 +73,7 @@ def column(texts: Texts, kind: ValueType) -> tuple[pa.Array, Mask]:
         # Perhaps only written with another offset than that of the session we ask for.
         return _one_by_one(texts, kind)
     try:
-        return _views(texts.where(regular)).cast(pa.string()).cast(kind.arrow), irregular
+        return _binary(texts.where(regular)).cast(pa.string()).cast(kind.arrow), irregular
     except pa.ArrowInvalid:  # whose text would show the value
         return _one_by_one(texts, kind)
 
@@ -101,29 +104,49 @@ def _four_digit_year(texts: Texts) -> Mask:
 
 
 def _strings(texts: Texts) -> tuple[pa.Array, Mask]:
-    views = _views(texts)
     try:
-        return views.cast(pa.string()), _nothing(texts)
+        return _binary(texts).cast(pa.string()), _nothing(texts)
     except pa.ArrowInvalid:  # text that is not UTF-8, from a database that does not check
         return _one_by_one(texts, ValueType(Kind.TEXT))
 
 
-def _views(texts: Texts) -> pa.Array:
+def _binary(texts: Texts) -> pa.Array:
+    """The values, one behind the other."""
+    valid = texts.valid
+    if valid.all():
+        return _packed(texts.octets, texts.start, texts.length)
+    packed = _packed(texts.octets, texts.start[valid], texts.length[valid])
+    _, bounds, data = packed.buffers()
+    # A row without a value begins where the next one does.
+    ends = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum(valid, out=ends[1:])
+    offsets = np.frombuffer(bounds, np.int32)[ends] if len(packed) else ends.astype(np.int32)
+    buffers = [_bitmap(valid), pa.py_buffer(offsets), data or pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+
+def _packed(octets: Octets, start: Positions, length: Positions) -> pa.Array:
+    size = int(length[0]) if len(length) else 0
+    if not 0 < size <= _MOST_GATHERED or not (length == size).all():
+        return _views(octets, start, length).cast(pa.binary())
+    # All of one length: identifiers, moments, many numbers.
+    offsets = np.arange(len(length) + 1, dtype=np.int32) * np.int32(size)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(octets.gathered(start, size))]
+    return pa.Array.from_buffers(pa.binary(), len(length), buffers)
+
+
+def _views(octets: Octets, start: Positions, length: Positions) -> pa.Array:
     """As Arrow's views: short values are copied, longer ones stay where they are."""
-    length = np.where(texts.valid, texts.length, 0)
-    start = np.where(texts.valid, texts.start, 0)
     short = length <= _INLINE
-    views = np.empty((len(texts), 4), np.uint32)
+    views = np.empty((len(length), 4), np.uint32)
     views[:, 0] = length
-    views[:, 1] = texts.octets.word(start) & _LEADING[np.minimum(length, 4)]
-    for field, long in ((2, 0), (3, start)):
-        # A short value's next bytes; of a long one which buffer, and where.
-        skip = 4 * (field - 1)
-        words = texts.octets.word(np.where(short, start + skip, 0))
-        words &= _LEADING[np.clip(length - skip, 0, 4)]
-        views[:, field] = np.where(short, words, long)
-    buffers = [_bitmap(texts.valid), pa.py_buffer(views), texts.octets.arrow]
-    return pa.Array.from_buffers(pa.binary_view(), len(texts), buffers)
+    # A short value's bytes; of a long one the first four, which buffer, and where.
+    views[:, 1:] = octets.three_words(start) & _LEADING[np.minimum(length, _INLINE)]
+    if not short.all():
+        views[~short, 2] = 0
+        views[~short, 3] = start[~short]
+    buffers = [None, pa.py_buffer(views), octets.arrow]
+    return pa.Array.from_buffers(pa.binary_view(), len(length), buffers)
 
 
 def _bytes(texts: Texts) -> tuple[pa.Array, Mask]:
@@ -131,7 +154,7 @@ def _bytes(texts: Texts) -> tuple[pa.Array, Mask]:
     regular = (texts.length >= 2) & (texts.length % 2 == 0) & (texts.at(0) == _BACKSLASH)
     irregular = texts.valid & ~regular
     digits = Texts(texts.octets, texts.start + 2, texts.length - 2, texts.valid & regular)
-    text = _views(digits).cast(pa.binary())
+    text = _binary(digits)
     validity, offsets, data = text.buffers()
     values = _HEX[np.frombuffer(data or b"", np.uint8)]
     octets = (values[0::2] << 4) | values[1::2]
@@ -143,12 +166,12 @@ def _bytes(texts: Texts) -> tuple[pa.Array, Mask]:
 def _arrays(texts: Texts, kind: ValueType) -> tuple[pa.Array, Mask]:
     """Elements between commas. With quotes, escapes or more dimensions, one by one."""
     assert kind.element is not None  # noqa: S101 - an array has one
-    text = _views(texts).cast(pa.binary())
+    text = _binary(texts)
     plain = pc.match_substring_regex(text, rb"^\{[^{}\"\\]*\}$").fill_null(True)
     if not pc.all(plain, min_count=0).as_py():
         return _one_by_one(texts, kind)
     inner = Texts(texts.octets, texts.start + 1, texts.length - 2, texts.valid)
-    parts = pc.split_pattern(_views(inner).cast(pa.binary()), b",")
+    parts = pc.split_pattern(_binary(inner), b",")
     counts = np.where(texts.valid & (inner.length > 0), _lengths(parts), 0)
     # An empty array is split into one part too, which is empty; a real element never is.
     elements = parts.flatten()
@@ -168,7 +191,7 @@ def _texts_of(elements: pa.Array) -> Texts:
     _, offsets, data = elements.buffers()
     bounds = np.frombuffer(offsets, np.int32)[: len(elements) + 1].astype(np.int64)
     valid = np.asarray(pc.not_equal(elements, b"NULL"), bool)
-    return Texts(Octets(data or b""), bounds[:-1], np.diff(bounds), valid)
+    return Texts(Octets(b"".join((data or b"", PADDING))), bounds[:-1], np.diff(bounds), valid)
 
 
 def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:

@@ -1,57 +1,52 @@
-"""`spark.readStream.format("penstock")`: Spark's camelCase on the outside, our functions inside.
+"""`format("penstock")`: Spark's camelCase on the outside, our functions inside.
 
-Options: `path`, the directory of the change log, and `table`. The columns are the table's, as text,
-then `_change_type`, `_commit_version` and `_seq`.
-
-Spark makes the data source in the driver's Python workers and pickles the reader to the executors,
-so neither holds anything open.
+Spark makes the data source and its readers in Python processes of the driver, and pickles them to
+the executors. So they hold nothing open and no state that matters: whatever is needed is looked up
+in the log when it is needed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
 
+from penstock.changelog import consumers
+from penstock.changelog.planning import Limit, limited, shares
 from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.runs import Share, runs
+from penstock.decode.changes import TableChanges, Wanted
+from penstock.decode.json import JsonChanges, WantedTables
 from penstock.errors import BadOption, SchemaMismatch
-from penstock.lsn import Lsn
-from penstock.names import TableName
-from penstock.spark.rows import METADATA, columns_of, rows_of
+from penstock.spark.errors import said_once
+from penstock.spark.offsets import from_offset, place, to_offset
+from penstock.spark.options import SourceOptions
+from penstock.spark.schema import schema_of, wanted_of
 
-_OPTIONS = ("path", "table")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of one `load()`, checked."""
-
-    path: Path
-    table: TableName
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        valid = f"The options are: {', '.join(_OPTIONS)}"
-        for name in given:
-            if name.lower() not in _OPTIONS:
-                raise BadOption(f"unknown option {name!r}", remedy=valid, option=name)
-        for name in _OPTIONS:
-            if not given.get(name):
-                raise BadOption(f"option {name!r} is missing", remedy=valid, option=name)
-        try:
-            table = TableName.parse(given["table"])
-        except ValueError as error:
-            raise BadOption(f"option 'table': {error}", remedy=valid, option="table") from None
-        return cls(Path(given["path"]), table)
+# How long Spark's question for news waits for an answer: Spark asks again at once.
+_LONG_POLL_S = 1.0
+# A range without commits is passed on so often: it only says that the log is complete up to there.
+_EMPTY_RANGE_S = 5.0
 
 
 class PenstockDataSource(DataSource):
-    """Reads one table's changes from a change log."""
+    """Reads changes from a change log."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,68 +55,191 @@ class PenstockDataSource(DataSource):
     def schema(self) -> StructType:
         # Everything that can be wrong is found here: an error at load() is clean, and one in
         # streamReader() is not.
-        options = SourceOptions.parse(self.options)
-        log = LogReader(options.path)
-        columns = columns_of(log.transactions(log.start(), log.end()), options.table)
-        if columns is None:
-            raise SchemaMismatch(
-                f"the log in {options.path} holds no change of {options.table} yet",
-                remedy="Check that the table is published, and wait for its first change",
-            )
-        fields = [StructField(column, StringType()) for column in columns]
-        types = (StringType(), LongType(), LongType())
-        fields += [
-            StructField(name, kind, nullable=False)
-            for name, kind in zip(METADATA, types, strict=True)
-        ]
-        return StructType(fields)
+        with said_once():
+            options = SourceOptions.parse(self.options)
+            return schema_of(LogReader(options.path), options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with said_once():
+            options = SourceOptions.parse(self.options)
+            if options.consumer is not None:
+                raise BadOption(
+                    "a batch is read once and keeps nothing in the log: it has no 'consumer'",
+                    remedy="Leave the option out, or use readStream",
+                    option="consumer",
+                )
+            return PenstockReader(options, _decoding(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return PenstockStreamReader(SourceOptions.parse(self.options), schema)
+        with said_once():
+            options = SourceOptions.parse(self.options)
+            return PenstockStreamReader(options, _decoding(options, schema))
+
+
+@dataclass
+class _Part(InputPartition):
+    """What one task reads: all of it travels to the executor."""
+
+    share: Share
 
 
 @dataclass
 class _Range(InputPartition):
-    """What one task reads: all of it travels to the executor."""
+    """A row that says which range a batch covers."""
 
     after: Position
     up_to: Position
 
 
-class PenstockStreamReader(DataSourceStreamReader):
-    """Offsets are positions of the log: `{"lsn": …, "segment": …, "byte_pos": …}`."""
+class _Reading:
+    """What batches and streams share: shares of a range, and their rows."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, decoding: Wanted | WantedTables) -> None:
         self._options = options
-        self._columns = tuple(name for name in schema.names if name not in METADATA)
+        self._decoding = decoding
+
+    def _log(self) -> LogReader:
+        return LogReader(self._options.path)
+
+    def _parts(self, log: LogReader, after: Position, up_to: Position) -> list[InputPartition]:
+        parts: list[InputPartition] = [_Part(share) for share in shares(log, after, up_to)]
+        if self._options.batch_range:
+            parts.append(_Range(after, up_to))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with said_once():
+            decoder: TableChanges | JsonChanges = (
+                TableChanges(self._decoding)
+                if isinstance(self._decoding, Wanted)
+                else JsonChanges(self._decoding)
+            )
+            if isinstance(partition, _Range):
+                yield _range_row(decoder.schema, partition)
+            elif isinstance(partition, _Part):
+                for run in runs(self._log(), partition.share):
+                    batch = decoder.batch(run)
+                    if batch.num_rows:
+                        yield batch
+
+
+class PenstockReader(_Reading, DataSourceReader):
+    """A batch between two positions."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with said_once():
+            log = self._log()
+            after, up_to = place(log, self._options.starting), place(log, self._options.ending)
+            if after.lsn > up_to.lsn:
+                raise BadOption(
+                    f"startingPosition {after.lsn} is behind endingPosition {up_to.lsn}",
+                    remedy="Swap them, or leave one out: earliest and latest are the defaults",
+                    option="startingPosition",
+                )
+            return self._parts(log, after, up_to)
+
+
+class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Offsets are positions of the log."""
+
+    def __init__(self, options: SourceOptions, decoding: Wanted | WantedTables) -> None:
+        super().__init__(options, decoding)
+        self._until: Position | None = None
+        self._passed_on_at = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
-        return _offset(LogReader(self._options.path).start())
+        with said_once():
+            log = self._log()
+            start = place(log, self._options.starting)
+            self._applied(log, start)
+            return to_offset(log, start)
 
-    def latestOffset(
-        self,
-        start: dict[str, Any],  # noqa: ARG002 - Spark's signature
-        limit: ReadLimit,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        return _offset(LogReader(self._options.path).end())
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxBytes(self._options.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with said_once():
+            self._until = self._log().end()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with said_once():
+            log = self._log()
+            after = from_offset(log, start)
+            end = self._until or self._news(log, after)
+            if end.lsn <= after.lsn:
+                return start
+            if isinstance(limit, ReadAllAvailable):
+                return to_offset(log, end)
+            most = Limit(self._options.max_bytes, self._options.max_rows)
+            return to_offset(log, limited(log, after, end, most))
+
+    def _news(self, log: LogReader, after: Position) -> Position:
+        """The end of the log, as soon as something has committed, or after a while."""
+        deadline = time.monotonic() + _LONG_POLL_S
+        while True:
+            end = log.end()
+            now = time.monotonic()
+            if any(frame.header.commits for frame in log.frames(after, end)):
+                self._passed_on_at = now
+                return end
+            if end.lsn > after.lsn and now - self._passed_on_at >= _EMPTY_RANGE_S:
+                self._passed_on_at = now
+                return end
+            if now >= deadline:
+                return after
+            log.wait(end.lsn, deadline - now)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        log = self._log()
+        return to_offset(log, log.end())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [_Range(_position(start), _position(end))] if start != end else []
+        with said_once():
+            log = self._log()
+            return self._parts(log, from_offset(log, start), from_offset(log, end))
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        assert isinstance(partition, _Range)  # noqa: S101 - ours, from partitions()
-        log = LogReader(self._options.path)
-        for transaction in log.transactions(partition.after, partition.up_to):
-            yield from rows_of(transaction, self._options.table, self._columns)
+    def commit(self, end: dict[str, Any]) -> None:
+        with said_once():
+            log = self._log()
+            self._applied(log, from_offset(log, end))
+
+    def _applied(self, log: LogReader, position: Position) -> None:
+        if self._options.consumer is not None:
+            log_id = str(log.identity.log_id)
+            consumers.register(log.storage, self._options.consumer, log_id, position.lsn)
 
 
-def _offset(position: Position) -> dict[str, Any]:
-    return {
-        "lsn": int(position.lsn),
-        "segment": position.segment,
-        "byte_pos": position.byte_pos,
+def _decoding(options: SourceOptions, schema: StructType) -> Wanted | WantedTables:
+    log = LogReader(options.path)
+    expected = schema_of(log, options)
+    if options.table is None:
+        return WantedTables(
+            options.tables,
+            options.on_truncate,
+            "null" if options.on_unrepresentable == "null" else "error",
+            options.prefix,
+        )
+    if schema != expected:
+        raise SchemaMismatch(
+            f"the schema is not that of {options.table} in the log",
+            remedy=(
+                "Give no schema, or choose among its columns with the option columns: "
+                f"{expected.simpleString()}"
+            ),
+        )
+    return wanted_of(log, options, options.table)
+
+
+def _range_row(schema: pa.Schema, covered: _Range) -> pa.RecordBatch:
+    """NULL in all columns but those that say what it is."""
+    prefix = schema.names[-1].removesuffix("absent")
+    values: Mapping[str, Any] = {
+        f"{prefix}change_type": "batch_range",
+        f"{prefix}commit_version": int(covered.up_to.lsn),
+        f"{prefix}seq": int(covered.after.lsn),
+        f"{prefix}xid": 0,
+        f"{prefix}unchanged": [],
+        f"{prefix}absent": [],
     }
-
-
-def _position(offset: Mapping[str, Any]) -> Position:
-    return Position(Lsn(offset["lsn"]), offset["segment"], offset["byte_pos"])
+    columns = [pa.array([values.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.changelog.runs import PADDING
 from penstock.decode.changes import TableChanges, Wanted
 from penstock.decode.definition import Definition
 from penstock.decode.reference import rows
@@ -87,7 +88,7 @@ def test_bytes_that_are_not_a_change_never_hang_it_or_read_past_the_end(seed: in
     run = run_of(chance, changes, [[ours]])
     damaged = bytearray(run.buffer)
     for _ in range(chance.randint(1, 5)):
-        damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        damaged[chance.randrange(len(damaged) - len(PADDING))] = chance.randrange(256)
     object.__setattr__(run, "buffer", bytes(damaged))
     with contextlib.suppress(ProtocolViolation):
         TableChanges(wanted_of(ours, on_truncate="skip")).batch(run).validate(full=True)

@@ -1,0 +1,36 @@
+"""From Spark's many lines to the one sentence that says what is wrong.
+
+try:
+    query.awaitTermination()
+except Exception as error:
+    print(explain(error) or error)
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.errors import PenstockError
+
+# As Python ends a traceback; Spark puts the whole of it into its own message.
+_OURS = re.compile(r"^(?:\S*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def explain(error: BaseException) -> str | None:
+    """What Penstock's source said, if that is why Spark failed."""
+    found = _OURS.findall(str(error))
+    return f"{found[-1][1]}" if found else None
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """In Spark's processes: an error also goes to stderr, as a sentence, before Spark wraps it."""
+    try:
+        yield
+    except PenstockError as error:
+        sys.stderr.write(f"penstock: {error}\n")
+        sys.stderr.flush()
+        raise
