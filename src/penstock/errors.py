@@ -367,6 +367,17 @@ class SpillFailed(LogError):
         )
 
 
+class LogUnreadable(LogError):
+    """A file of the log is there and cannot be read."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be read: {reason}",
+            remedy="The log's files belong to the user who captures: read them as that user",
+            path=path,
+        )
+
+
 class LogAtBudget(LogError):
     """The log is as large as it may be, and its consumers need what is there."""
 

@@ -56,14 +56,14 @@ class Piece:
     messages: int = 0
     changes: int = 0
     size: int = 0
-    # The lowest and the highest xid of its subtransactions, known once the frame is written. They
-    # rise as savepoints are set, so this alone tells for most pieces that none was rolled back.
-    subxids: tuple[int, int] | None = None
+    # Its subtransactions and how many changes each made, once the frame is written: should one roll
+    # back, nothing must be read again.
+    subxids: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    subxid_counts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
 
-    @property
-    def indexes(self) -> npt.NDArray[np.int64]:
-        """Of its messages in the frame."""
-        return np.arange(self.first, self.first + self.messages)
+    def count_subxids(self, xids: npt.NDArray[np.uint32]) -> None:
+        subxids, counts = np.unique(xids[xids != self.xid], return_counts=True)
+        self.subxids, self.subxid_counts = subxids, counts.astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CommitEntry:
     xid: int
     commit: Commit
     pieces: tuple[tuple[Piece, int], ...]
-    aborted: tuple[int, ...]
+    aborted: npt.NDArray[np.uint32]
     changes: int
 
     @property
@@ -145,10 +145,13 @@ class FrameBuilder:
         """From the next message on, changes of this table are described so."""
         self._definitions.append(Definition(oid, len(self._messages), content))
 
-    def payloads(self, piece: Piece) -> list[memoryview]:
-        """A piece of this very frame, before it is written."""
+    def xids(self, piece: Piece) -> npt.NDArray[np.uint32]:
+        """Of the changes in a streamed piece of this very frame, before it is written."""
         part = self._messages[piece.first : piece.first + piece.messages]
-        return [message[PAYLOAD_POS:] for message in part]
+        at = PAYLOAD_POS + 1
+        return np.fromiter(
+            (int.from_bytes(message[at : at + 4], "big") for message in part), np.uint32, len(part)
+        )
 
     def definitions(self, in_force: dict[int, tuple[bytes, ...]]) -> list[Definition]:
         """Those that the frame's changes use, oldest first; `in_force` held when it began."""
@@ -183,9 +186,8 @@ class FrameBuilder:
     def _note_subxids(self, messages: Messages) -> None:
         for piece in self._pieces:
             if piece.flags & FragmentFlag.STREAMED:
-                xids = messages.uint32(piece.indexes, 1)
-                xids = xids[xids != piece.xid]
-                piece.subxids = (int(xids.min()), int(xids.max())) if len(xids) else (0, 0)
+                index = np.arange(piece.first, piece.first + piece.messages)
+                piece.count_subxids(messages.uint32(index, 1))
 
     def oldest_reference(self) -> int:
         """The oldest segment that its commits refer to, once it is written; 0: none."""
@@ -251,7 +253,7 @@ class FrameBuilder:
                 references += PACK_REFERENCE.pack(
                     piece.place.segment, piece.place.position, piece.index, first_seq
                 )
-            aborted += np.array(entry.aborted, "<u4").tobytes()
+            aborted += entry.aborted.astype("<u4").tobytes()
         return pack_meta((fragments, relations, bytes(commits), bytes(references), bytes(aborted)))
 
 

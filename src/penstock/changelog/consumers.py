@@ -78,13 +78,15 @@ def invalidate(storage: Storage, consumer: Consumer) -> None:
 
 def forget(storage: Storage, name: str) -> bool:
     """It will not come back; says whether it was known."""
-    known = any(consumer.name == name for consumer in consumers(storage))
-    storage.remove(_file(name))
-    return known
+    with _exclusively(storage):
+        known = any(consumer.name == name for consumer in consumers(storage))
+        storage.remove(_file(name))
+        return known
 
 
 def consumers(storage: Storage) -> list[Consumer]:
-    return [_read(storage, name) for name in storage.names(FOLDER) if name.endswith(".json")]
+    found = (_read(storage, name) for name in storage.names(FOLDER) if name.endswith(".json"))
+    return [consumer for consumer in found if consumer is not None]
 
 
 @contextmanager
@@ -118,7 +120,8 @@ def _write(storage: Storage, consumer: Consumer) -> None:
     storage.replace(_file(consumer.name), json.dumps(fields, indent=2).encode() + b"\n")
 
 
-def _read(storage: Storage, file: str) -> Consumer:
+def _read(storage: Storage, file: str) -> Consumer | None:
+    """None: it has been forgotten just now."""
     try:
         fields = json.loads(storage.read(f"{FOLDER}/{file}"))
         return Consumer(
@@ -128,6 +131,8 @@ def _read(storage: Storage, file: str) -> Consumer:
             fields["updated_at"],
             bool(fields["invalidated"]),
         )
+    except FileNotFoundError:
+        return None
     except (ValueError, KeyError, TypeError):
         # To go on without it would remove what it needs.
         raise LogForeign(

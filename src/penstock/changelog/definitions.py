@@ -21,8 +21,8 @@ class Definitions:
         self._types: dict[int, bytes] = {}
         self._in_force: dict[int, tuple[bytes, ...]] = {}
 
-    def take(self, payload: bytes) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-        """Note a Relation or Type; yields table and definition if it is new or has changed."""
+    def take(self, payload: bytes) -> Iterator[tuple[int, tuple[bytes, ...], bool]]:
+        """Note a Relation or Type; yields a table, its definition, and whether that is news."""
         match self._decoder.decode(payload):
             case Type(oid=oid):
                 self._types[oid] = payload
@@ -30,9 +30,9 @@ class Definitions:
                 oids = dict.fromkeys(column.type_oid for column in columns)
                 types = (self._types[oid] for oid in oids if oid in self._types)
                 content = (payload, *types)
-                if self._in_force.get(oid) != content:
-                    self._in_force[oid] = content
-                    yield oid, content
+                is_news = self._in_force.get(oid) != content
+                self._in_force[oid] = content
+                yield oid, content, is_news
             case other:
                 raise ProtocolViolation(
                     f"a {type(other).__name__} describes nothing", byte_pos=0, kind=chr(payload[0])

@@ -83,6 +83,7 @@ class LogReader:
         self.storage = LocalStorage(storage) if isinstance(storage, Path) else storage
         self.where = str(getattr(self.storage, "root", "log"))
         self.identity: LogIdentity = read_identity(self.storage, self.where)
+        self._last: tuple[int, int, Frame] | None = None
 
     # --- where the log begins and ends ------------------------------------------------------------
 
@@ -195,10 +196,19 @@ class LogReader:
 
     def frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
         """The headers of all frames that may hold commits in (after, up_to]."""
-        head = self.head()
-        if after.segment < head.first_segment:
+        frames = self._frames(after, up_to)
+        try:
+            first = next(frames, None)
+        except LogRetired:
             # The place is only a hint: its segment may go once all of it has been applied.
-            after = self.locate(after.lsn)
+            frames = self._frames(self.locate(after.lsn), up_to)
+            first = next(frames, None)
+        if first is not None:
+            yield first
+            yield from frames
+
+    def _frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
+        head = self.head()
         for number in range(after.segment, up_to.segment + 1):
             start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
             end = self.visible_end(number, head)
@@ -221,9 +231,12 @@ class LogReader:
                     yield commit
 
     def frame(self, segment: int, byte_pos: int) -> Frame:
-        reader = self.segment(segment)
-        frame = reader.frame_at(byte_pos)
-        return Frame(reader.meta(frame), reader.messages(frame))
+        """A frame; the last one is kept, for many small transactions share it."""
+        if self._last is None or self._last[:2] != (segment, byte_pos):
+            reader = self.segment(segment)
+            frame = reader.frame_at(byte_pos)
+            self._last = segment, byte_pos, Frame(reader.meta(frame), reader.messages(frame))
+        return self._last[2]
 
     def definition(self, segment: int, byte_pos: int) -> tuple[bytes, ...]:
         """A Relation message and its Types."""

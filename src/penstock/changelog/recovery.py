@@ -62,7 +62,7 @@ def find_end(storage: Storage, where: str) -> End | None:
         if head is not None:
             raise LogCorrupt(f"{where}/{segment_name(head.last_segment)}", 0, "it is missing")
         return None
-    first, last = numbers[0], numbers[-1]
+    first, last = oldest or numbers[0], numbers[-1]
     for expected, number in enumerate(numbers, start=first):
         if number != expected:
             raise LogCorrupt(f"{where}/{segment_name(expected)}", 0, "it is missing")
@@ -79,8 +79,7 @@ def find_end(storage: Storage, where: str) -> End | None:
             raise LogCorrupt(f"{where}/{segment_name(last)}", segment.size(), "it was cut off")
     else:
         counter = head.counter if head is not None else 0
-        beginning = SEGMENT_HEADER_SIZE
-        start = End(first, last, beginning, beginning, header.base_lsn, 0, counter)
+        start = End(first, last, SEGMENT_HEADER_SIZE, 0, header.base_lsn, 0, counter)
     return _follow(storage, segment, start, where)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from penstock.errors import LogUnreadable
+
 
 class Appender(Protocol):
     """A file that grows at its end."""
@@ -109,19 +111,26 @@ class LocalStorage:
         self._make_folder(path.parent)
         # Another process may replace the same file at this moment: a name of its own.
         new = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
-        appender = LocalAppender(new)
         try:
-            appender.write(data)
-            appender.sync()
-        finally:
-            appender.close()
-        new.replace(path)
+            appender = LocalAppender(new)
+            try:
+                appender.write(data)
+                appender.sync()
+            finally:
+                appender.close()
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
         _sync_folder(path.parent)
 
     def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         descriptor = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(descriptor, data, at)
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(descriptor, view, at)
+                view, at = view[written:], at + written
         finally:
             os.close(descriptor)
 
@@ -133,12 +142,19 @@ class LocalStorage:
             os.close(descriptor)
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        with (self.root / name).open("rb", buffering=0) as file:
-            left = os.fstat(file.fileno()).st_size - at
-            return os.pread(file.fileno(), max(0, left if size is None else min(size, left)), at)
+        try:
+            with (self.root / name).open("rb", buffering=0) as file:
+                left = os.fstat(file.fileno()).st_size - at
+                size = max(0, left if size is None else min(size, left))
+                return os.pread(file.fileno(), size, at)
+        except (PermissionError, IsADirectoryError) as error:
+            raise LogUnreadable(str(self.root / name), error.strerror or "") from None
 
     def size(self, name: str) -> int:
-        return (self.root / name).stat().st_size
+        try:
+            return (self.root / name).stat().st_size
+        except PermissionError as error:
+            raise LogUnreadable(str(self.root / name), error.strerror or "") from None
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -166,7 +182,8 @@ class LocalStorage:
 
     def _make_folder(self, folder: Path) -> None:
         if not folder.exists():
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder(folder.parent)
+            folder.mkdir(mode=0o700, exist_ok=True)
             _sync_folder(folder.parent)
 
 

@@ -6,6 +6,7 @@ definition is in force: whatever committed at or below was described otherwise.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 from penstock.changelog.building import relation_frame
@@ -66,6 +67,8 @@ def read_tables(storage: Storage) -> list[TableEntry]:
     while at < len(data):
         header = FrameHeader.unpack(data, at)
         content = data[at + FRAME_HEADER_SIZE : at + header.size]
+        if zlib.crc32(content) != header.data_checksum:
+            raise FormatError("a table's description does not match its checksum")
         messages = unpack_messages(content, header.messages)
         entries.append(
             TableEntry(

@@ -12,16 +12,17 @@ again from its `complete_lsn`.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.changelog.building import (
     CommitEntry,
@@ -36,8 +37,6 @@ from penstock.changelog.format import (
     Compression,
     Head,
     SegmentHeader,
-    pack_messages,
-    unpack_messages,
 )
 from penstock.changelog.identity import (
     LogIdentity,
@@ -105,7 +104,8 @@ class _Open:
     """A transaction whose commit has not come: where its pieces are, and what was rolled back."""
 
     pieces: list[Piece] = field(default_factory=list)
-    aborted: set[int] = field(default_factory=set)
+    # Subtransactions; four bytes each, for there may be millions.
+    aborted: array[int] = field(default_factory=lambda: array("I"))
 
 
 class LogWriter:
@@ -123,6 +123,8 @@ class LogWriter:
         self._settings = settings or LogSettings()
         self._builder = FrameBuilder()
         self._open: dict[int, _Open] = {}
+        # Definitions that open transactions brought, and which part of them did.
+        self._described: dict[int, list[tuple[int, tuple[bytes, ...]]]] = {}
         self._definitions = Definitions()
         # Definitions in force when the current frame began, and where this segment has them.
         self._in_force: dict[int, tuple[bytes, ...]] = {}
@@ -167,29 +169,37 @@ class LogWriter:
                 self._write_frame(self._written_lsn)
 
     def describe(self, description: Description) -> None:
-        for oid, content in self._definitions.take(description.payload):
-            self._builder.define(oid, content)
-            self._tables.note(TableEntry(self._last_commit_lsn, content))
+        for oid, content, is_news in self._definitions.take(description.payload):
+            if is_news:
+                self._builder.define(oid, content)
+            if description.xid:
+                described = self._described.setdefault(description.xid, [])
+                described.append((description.subxid, content))
+            else:
+                self._tables.note(TableEntry(self._last_commit_lsn, content))
 
     def abort(self, abort: Abort) -> None:
         if abort.xid == abort.subxid:
             self._open.pop(abort.xid, None)
+            self._described.pop(abort.xid, None)
         elif abort.xid in self._open:
-            self._open[abort.xid].aborted.add(abort.subxid)
+            self._open[abort.xid].aborted.append(abort.subxid)
 
     def commit(self, xid: int, commit: Commit) -> None:
         if commit.lsn <= self.complete_lsn:
             raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
-        self._last_commit_lsn = commit.lsn
         transaction = self._open.pop(xid, None) or _Open()
+        aborted = np.unique(np.array(transaction.aborted, np.uint32))
+        for subxid, content in self._described.pop(xid, ()):
+            if subxid not in aborted:
+                self._tables.note(TableEntry(self._last_commit_lsn, content))
+        self._last_commit_lsn = commit.lsn
         pieces, seq = [], 0
-        with self.failures():
-            aborted = tuple(sorted(transaction.aborted))
-            for piece in transaction.pieces:
-                surviving = self._surviving(piece, aborted)
-                if surviving:
-                    pieces.append((piece, seq))
-                    seq += surviving
+        for piece in transaction.pieces:
+            surviving = self._surviving(piece, aborted)
+            if surviving:
+                pieces.append((piece, seq))
+                seq += surviving
         if pieces:  # a transaction without changes only moves `complete_lsn`
             self._builder.commit(CommitEntry(xid, commit, tuple(pieces), aborted, seq))
 
@@ -459,29 +469,10 @@ class LogWriter:
 
     # --- aborted subtransactions ------------------------------------------------------------------
 
-    def _surviving(self, piece: Piece, aborted: tuple[int, ...]) -> int:
-        """How many changes of a piece no rolled-back subtransaction made.
-
-        Kept out of memory while the transaction is open, however many savepoints it has: a piece is
-        read again, once, if its range of xids holds one that was rolled back.
-        """
-        if not _may_hold(piece, aborted):
+    def _surviving(self, piece: Piece, aborted: npt.NDArray[np.uint32]) -> int:
+        """How many changes of a piece no rolled-back subtransaction made."""
+        if not len(aborted):
             return piece.changes
         if piece.place is self._builder.place:
-            payloads = self._builder.payloads(piece)
-            messages = unpack_messages(pack_messages(list(payloads)), len(payloads))
-            xids = messages.uint32(np.arange(len(messages)), 1)
-        else:
-            reader = SegmentReader(self._storage, piece.place.segment, self.where)
-            messages = reader.messages(reader.frame_at(piece.place.position))
-            xids = messages.uint32(piece.indexes, 1)
-        return int(np.count_nonzero(~np.isin(xids, np.array(aborted, np.uint32))))
-
-
-def _may_hold(piece: Piece, aborted: tuple[int, ...]) -> bool:
-    """Whether one of these subtransactions, sorted, may have made a change of the piece."""
-    if piece.subxids is None:
-        return bool(aborted)
-    low, high = piece.subxids
-    at = bisect.bisect_left(aborted, low)
-    return at < len(aborted) and aborted[at] <= high
+            piece.count_subxids(self._builder.xids(piece))
+        return piece.changes - int(piece.subxid_counts[np.isin(piece.subxids, aborted)].sum())

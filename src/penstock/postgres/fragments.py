@@ -78,9 +78,15 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A Relation or a Type, in the form without an xid; in force from here on."""
+    """A Relation or a Type, in the form without an xid; in force from here on.
+
+    `xid` is the streamed transaction that carried it and `subxid` its part, for either may yet roll
+    back: then the table was never so. 0: it came with a transaction that has committed.
+    """
 
     payload: bytes
+    xid: int = 0
+    subxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,7 @@ class Fragmenter:
             case "R" | "Y":
                 # It is in force for what follows, not for what came before in this fragment.
                 self._cut(events)
-                events.append(Description(self._without_xid(message)))
+                events.append(self._description(message))
             case "M":
                 # Not part of a table. Those of a streamed transaction could not be kept anyway:
                 # one that a savepoint rolled back looks as if it had committed.
@@ -176,6 +182,13 @@ class Fragmenter:
         if not self._skipping:
             events.append(current)
         self._current = Fragment(current.xid, current.streamed, False, [])
+
+    def _description(self, message: memoryview) -> Description:
+        payload = self._without_xid(message)
+        if self._current is None or not self._current.streamed:
+            return Description(payload)
+        subxid = int.from_bytes(message[_AT : _AT + 4], "big")
+        return Description(payload, self._current.xid, subxid)
 
     def _without_xid(self, message: memoryview) -> bytes:
         payload = bytes(message[PAYLOAD_POS:])
