@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from penstock.bench.capture import bench_capture
 from penstock.bench.flood import bench_flood
@@ -13,6 +14,18 @@ from penstock.bench.receive import bench_receive
 from penstock.bench.report import Report
 from penstock.bench.tracker import bench_tracker
 
+
+def _on_spark(name: str) -> Callable[[Progress], Report]:
+    """Spark is an extra, and slow to import: only when it is asked for."""
+
+    def run(progress: Progress) -> Report:
+        module = import_module(f"penstock.bench.{name}")
+        report: Report = getattr(module, f"bench_{name}")(progress)
+        return report
+
+    return run
+
+
 BENCHES: dict[str, Callable[[Progress], Report]] = {
     "receive": bench_receive,
     "tracker": bench_tracker,
@@ -20,4 +33,6 @@ BENCHES: dict[str, Callable[[Progress], Report]] = {
     "memory": bench_memory,
     "latency": bench_latency,
     "flood": bench_flood,
+    "decode": _on_spark("decode"),
+    "source": _on_spark("source"),
 }

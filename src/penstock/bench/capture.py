@@ -66,7 +66,7 @@ def _capture(backlog: Backlog, slot: str) -> Run:
 def _capture_into_log(backlog: Backlog, slot: str, compression: Compression) -> tuple[Run, int]:
     """The run, and the size of the log, which must hold every change."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        run = _pump_all(backlog, slot, Path(directory), compression)
+        run = pump_all(backlog, slot, Path(directory), compression)
         reader = LogReader(Path(directory))
         found = sum(commit.changes for commit in reader.commits(reader.start(), reader.end()))
         if found != backlog.changes:
@@ -77,7 +77,8 @@ def _capture_into_log(backlog: Backlog, slot: str, compression: Compression) -> 
     return run, size
 
 
-def _pump_all(backlog: Backlog, slot: str, directory: Path, compression: Compression) -> Run:
+def pump_all(backlog: Backlog, slot: str, directory: Path, compression: Compression) -> Run:
+    """Capture the whole backlog into a log."""
     started, cpu_started = time.perf_counter(), time.process_time()
     stop = threading.Event()
     with ReplicationConnection(backlog.server.dsn()) as connection:

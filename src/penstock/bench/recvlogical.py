@@ -90,12 +90,12 @@ def _pair(backlog: Backlog, ours: Client, pair: int) -> tuple[Run, Run]:
     first, second = backlog.slots[2 * pair : 2 * pair + 2]
     if pair % 2:
         mine = ours(backlog, first)
-        return _pg_recvlogical(backlog, second), mine
-    peer = _pg_recvlogical(backlog, first)
+        return pg_recvlogical(backlog, second), mine
+    peer = pg_recvlogical(backlog, first)
     return peer, ours(backlog, second)
 
 
-def _pg_recvlogical(backlog: Backlog, slot: str) -> Run:
+def pg_recvlogical(backlog: Backlog, slot: str) -> Run:
     options = {
         "proto_version": "4",
         "publication_names": PUBLICATION,

@@ -88,6 +88,8 @@ def schema_of(reader: LogReader, options: SourceOptions) -> StructType:
 
 def wanted_of(reader: LogReader, options: SourceOptions, table: TableName) -> Wanted:
     """The table's columns as they are now, and what to do with what is special."""
+    # First the end: what is described so now was described so, or in an older way, up to there.
+    end = reader.end().lsn
     definition, after_lsn = _newest(reader, table)
     known = {
         column.name: kind if kind.total or options.on_unrepresentable != "string" else TEXT
@@ -104,7 +106,7 @@ def wanted_of(reader: LogReader, options: SourceOptions, table: TableName) -> Wa
     return Wanted(
         table,
         tuple((name, known[name]) for name in names),
-        after_lsn,
+        max(after_lsn, end),
         options.preimages,
         options.on_truncate,
         "error" if options.on_unrepresentable == "string" else options.on_unrepresentable,

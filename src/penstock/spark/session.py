@@ -49,12 +49,14 @@ class SparkFailed(PipelineError):
 def local_session(name: str) -> SparkSession:
     """`local[*]`, without the web UI."""
     os.environ.update(_environment())
-    return _build(name, _settings())
+    return _build(name, "local[*]", _settings())
 
 
 @contextmanager
-def throwaway_session(name: str, directory: Path, interrupts: Interrupts) -> Iterator[SparkSession]:
-    """`local[*]` in a JVM that is killed at the end; what Spark says is shown only if it fails.
+def throwaway_session(
+    name: str, directory: Path, interrupts: Interrupts, *, master: str = "local[*]"
+) -> Iterator[SparkSession]:
+    """Spark in a JVM that is killed at the end; what Spark says is shown only if it fails.
 
     Everything that Spark writes goes into `directory`, which the caller removes afterwards. An
     interrupt is heeded while Spark starts.
@@ -73,7 +75,7 @@ def throwaway_session(name: str, directory: Path, interrupts: Interrupts) -> Ite
                 connection = _connection(jvm, directory, said)
             with _in_environment(connection):
                 # In the main thread, Spark would take Ctrl-C for itself.
-                session = interrupts.aside(lambda: _build(name, settings))
+                session = interrupts.aside(lambda: _build(name, master, settings))
             yield session
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}") from error
@@ -103,8 +105,8 @@ def _environment() -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
-    builder = SparkSession.builder.master("local[*]").appName(name)
+def _build(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -168,14 +170,14 @@ def _end(jvm: subprocess.Popen[bytes]) -> None:
     if jvm.stdin:
         jvm.stdin.close()
     # Again, for one may have been about to start another.
-    while (left := _session_members(jvm.pid)) and time.monotonic() < deadline:
+    while (left := session_members(jvm.pid)) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
 
 
-def _session_members(session: int) -> list[int]:
+def session_members(session: int) -> list[int]:
     """Where there is no /proc, nobody: Python workers end by themselves when the JVM is gone."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
