@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.changelog.format import FrameKind
+from penstock.changelog.format import FrameKind, Head
 from penstock.changelog.reader import LogReader
 from penstock.changelog.segments import FrameAt, SegmentReader
-from penstock.errors import LogCorrupt
+from penstock.errors import LogCorrupt, LogRetired
 from penstock.lsn import Lsn
 
 
@@ -24,25 +24,39 @@ class Checked:
 def check_log(reader: LogReader, on_segment: Callable[[int], None] = lambda _: None) -> Checked:
     """Every frame with its checksums, order and references; raises `LogCorrupt` at the first fault.
 
-    References to segments that retention has removed are fine: everybody has applied them.
+    References to segments that retention has removed are fine: everybody has applied them. So are
+    segments that it removes meanwhile.
     """
     checked = Checked()
     head = reader.head()
-    complete = reader.segment(head.first_segment).header().base_lsn
+    complete: Lsn | None = None
     for number in range(head.first_segment, head.last_segment + 1):
         on_segment(number)
         segment = reader.segment(number)
-        header = segment.header()
-        if header.log_id != reader.identity.log_id.bytes:
-            raise _fault(segment, 0, "it belongs to another log")
-        if header.base_lsn != complete:
-            raise _fault(segment, 0, f"it begins at {header.base_lsn}, after {complete}")
-        end = reader.visible_end(number, head)
-        checked.segments += 1
-        checked.size += end
-        for frame in segment.walk(0, end):
-            complete = _check_frame(reader, segment, frame, complete, checked)
+        try:
+            complete = _check_segment(reader, segment, head, complete, checked)
+        except LogRetired:
+            if number >= reader.head().first_segment:
+                raise
+            complete = None
     return checked
+
+
+def _check_segment(
+    reader: LogReader, segment: SegmentReader, head: Head, complete: Lsn | None, checked: Checked
+) -> Lsn:
+    header = segment.header()
+    if header.log_id != reader.identity.log_id.bytes:
+        raise _fault(segment, 0, "it belongs to another log")
+    if complete is not None and header.base_lsn != complete:
+        raise _fault(segment, 0, f"it begins at {header.base_lsn}, after {complete}")
+    end = reader.visible_end(segment.number, head)
+    complete = header.base_lsn
+    for frame in segment.walk(0, end):
+        complete = _check_frame(reader, segment, frame, complete, checked)
+    checked.segments += 1
+    checked.size += end
+    return complete
 
 
 def _check_frame(

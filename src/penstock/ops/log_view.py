@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from penstock.changelog.checking import Checked
 from penstock.changelog.consumers import Consumer, consumers
 from penstock.changelog.maintenance import Pruned
 from penstock.changelog.reader import LogReader
+from penstock.errors import LogRetired
 from penstock.lsn import Lsn
 
 
@@ -17,6 +19,10 @@ def describe(reader: LogReader) -> dict[str, Any]:
     """What `penstock log info` tells, ready for JSON."""
     identity, head, start, end = reader.identity, reader.head(), reader.start(), reader.end()
     numbers = range(head.first_segment, head.last_segment + 1)
+    size = 0
+    for number in numbers:
+        with suppress(LogRetired):  # just now
+            size += reader.visible_end(number, head)
     return {
         "id": str(identity.log_id),
         "system_id": identity.system_id,
@@ -29,7 +35,7 @@ def describe(reader: LogReader) -> dict[str, Any]:
         "segments": len(numbers),
         "first_segment": head.first_segment,
         "last_segment": head.last_segment,
-        "bytes": sum(reader.visible_end(number, head) for number in numbers),
+        "bytes": size,
         "oldest_open_segment": head.open_segment or None,
         "writer_epoch": head.epoch,
         "consumers": consumer_rows(consumers(reader.storage), end.lsn),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from penstock.changelog.maintenance import RetentionSettings, prune
 from penstock.changelog.reader import LogReader
 from penstock.changelog.retention import SegmentFacts, removable
 from penstock.changelog.segments import segment_numbers
+from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.errors import ConsumerInvalidated, LogForeignPosition, LogRetired
 from penstock.lsn import Lsn
@@ -275,3 +278,56 @@ def test_after_a_crash_in_the_midst_of_pruning_the_log_is_whole_and_leftovers_go
         kept = reader.transactions(reader.locate(Lsn(0x2000 + 16 * 10)), reader.end())
         assert [t.commit_lsn for t in kept] == [0x2000 + 16 * n for n in range(11, 21)]
     assert len(leftovers) > 2, "some of the removals were undone"
+
+
+def test_a_check_bears_that_segments_go_meanwhile() -> None:
+    storage = MemoryStorage()
+    writer = long_log(storage)
+    reader = LogReader(storage)
+    last = writer.segment_facts()[-1].number
+
+    def remove_some(number: int) -> None:
+        if number == 3:
+            writer.remove_segments(range(1, 6))
+
+    checked = check_log(reader, remove_some)
+    assert checked.segments == 2 + last - 5
+    writer.close()
+
+
+def test_a_reader_elsewhere_follows_while_segments_roll_and_go(tmp_path: Path) -> None:  # M3.3
+    directory = tmp_path / "log"
+    settings = LogSettings(segment_bytes=2_000, frame_bytes=500)
+    writer = LogWriter(directory, IDENTITY, settings)
+    storage = LocalStorage(directory)
+    consumers.register(storage, "follower", LOG_ID, IDENTITY.start_lsn)
+    seen: list[int] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        reader = LogReader(directory)
+        position = reader.start()
+        while len(seen) < 500 and not done.is_set():
+            if reader.wait(position.lsn, 1.0):
+                end = reader.end()
+                seen.extend(int(commit.lsn) for commit in reader.commits(position, end))
+                position = end
+                consumers.register(storage, "follower", LOG_ID, end.lsn)
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    fragmenter = Fragmenter(writer.complete_lsn)
+    removed = 0
+    try:
+        for number in range(1, 501):
+            messages = wire.transaction(0x2000 + 16 * number, *range(5))
+            apply(writer, fragmenter, [memoryview(message) for message in messages])
+            writer.flush(Lsn(0x2000 + 16 * number))
+            removed += len(prune(writer, AT_ONCE).segments)
+        follower.join(30)
+    finally:
+        done.set()
+        follower.join()
+        writer.close()
+    assert seen == [0x2000 + 16 * number for number in range(1, 501)]
+    assert removed > 10
