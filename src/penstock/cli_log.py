@@ -15,7 +15,12 @@ from penstock.changelog.maintenance import prune as prune_log
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
-from penstock.errors import ConfigInvalidValue, ConsumerUnknown
+from penstock.errors import (
+    ConfigInvalidValue,
+    ConsumerUnknown,
+    LogForeignPosition,
+    LogRetired,
+)
 from penstock.lsn import Lsn
 from penstock.ops import dump as dumping
 from penstock.ops import log_view
@@ -58,9 +63,14 @@ def dump(
     as_json: AsJson = False,
 ) -> None:
     """Print transactions, their fragments and changes; with --json one object a line."""
-    with errors_as_json(as_json):
+    with errors_as_json(as_json, indent=None):
         reader = LogReader(_folder(config, path))
-        after = reader.locate(_lsn(first, "--from")) if first else reader.start()
+        after = _begin(reader, first)
+        if last is not None and _lsn(last, "--to") < after.lsn:
+            raise ConfigInvalidValue(
+                f"--to {last} is before {after.lsn}, where the dump would begin",
+                remedy=_extent(reader),
+            )
         while True:
             up_to = _end(reader, last)
             for transaction in dumping.transactions(reader, after, up_to):
@@ -140,6 +150,21 @@ def _lsn(text: str, option: str) -> Lsn:
     except ValueError as error:
         raise ConfigInvalidValue(
             f"{option}: {error}", remedy="Write it as Postgres does, such as 16/B374D848"
+        ) from None
+
+
+def _extent(reader: LogReader) -> str:
+    return f"The log goes from {reader.start().lsn} to {reader.end().lsn}"
+
+
+def _begin(reader: LogReader, first: str | None) -> Position:
+    if first is None:
+        return reader.start()
+    try:
+        return reader.locate(_lsn(first, "--from"))
+    except (LogRetired, LogForeignPosition):
+        raise ConfigInvalidValue(
+            f"--from {first} is not in the log", remedy=_extent(reader)
         ) from None
 
 

@@ -77,6 +77,8 @@ def _not_boolean(value: object) -> object:
 def _not_empty(value: object) -> object:
     if isinstance(value, str) and not value.strip():
         raise ValueError("should not be empty")
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("should not hold a NUL character")
     return value
 
 
@@ -227,6 +229,12 @@ def load(
         merged = _read_toml(file)
         where = str(file)
     origins: dict[str, str] = {}
+    if not merged and not flags and path is None and not _environment_keys(environ):
+        raise ConfigMissing(
+            f"there is no {file} in this folder",
+            remedy="Write one (see docs/configuration.md), or name one with --config",
+            file=str(file),
+        )
     for key, variable in _environment_keys(environ).items():
         _assign(merged, key, environ[variable])
         origins[key] = f"environment variable {variable}"

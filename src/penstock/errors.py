@@ -159,10 +159,25 @@ class PublicationMissing(SourceError):
 class SlotMissing(SourceError):
     """There is no slot of that name."""
 
-    def __init__(self, slot: str) -> None:
+    def __init__(self, slot: str, log: str | None = None) -> None:
+        """`log`: there is one already, which a new slot could not continue."""
+        remedy = "Run `penstock setup`, or correct `slot` in [source]"
+        if log is not None:
+            remedy = (
+                "Correct `slot` in [source] if it is misspelt. If it was dropped, changes since "
+                f"then are lost to the log: move {log} away, run `penstock setup`, start capture, "
+                "and seed the targets again"
+            )
+        super().__init__(f'replication slot "{slot}" does not exist', remedy=remedy, slot=slot)
+
+
+class WrongSlot(SourceError):
+    """The log was written from another slot of the same database."""
+
+    def __init__(self, written_from: str, slot: str) -> None:
         super().__init__(
-            f'replication slot "{slot}" does not exist',
-            remedy="Run `penstock setup`, or correct `slot` in [source]",
+            f'the log was written from slot "{written_from}", and [source] names "{slot}"',
+            remedy="Correct `slot` in [source], or name another directory in [log] for a new log",
             slot=slot,
         )
 

@@ -39,7 +39,7 @@ def print_json(value: dict[str, Any], *, indent: int | None = 2) -> None:
 
 
 @contextmanager
-def errors_as_json(as_json: bool) -> Iterator[None]:
+def errors_as_json(as_json: bool, *, indent: int | None = 2) -> Iterator[None]:
     """A script that asked for JSON gets its errors so too; a person reads them on stderr."""
     try:
         yield
@@ -47,7 +47,7 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
         if as_json:
             kind = type(error).__name__
             details = {"kind": kind, "problem": error.problem, "remedy": error.remedy}
-            print_json({"error": details, "exit_code": 2})
+            print_json({"error": details, "exit_code": 2}, indent=indent)
         raise
 
 

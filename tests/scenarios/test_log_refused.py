@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.capture import engine
-from penstock.capture.policy import Patience
 from penstock.changelog.writer import LogWriter
 from penstock.errors import (
     LogCorrupt,
@@ -20,14 +20,23 @@ from penstock.errors import (
     LogUnwritable,
     SlotInUse,
     WrongServer,
+    WrongSlot,
     WrongTimeline,
 )
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.disk import small_disk
+from support.impatient import Impatient
 from support.logs import identity
 from support.oracle import Mirror
 from support.processes import capture_process
+from support.refusals import (
+    log_of_another_database,
+    not_json,
+    somebodys_files,
+    somebodys_log_json,
+    write_a_log,
+)
 from support.waiting import eventually
 from support.workload import SLOT, insert_items, prepare
 
@@ -42,13 +51,6 @@ def refusal(database: Database, log: Path) -> BaseException:
     return error
 
 
-def a_log(database: Database, log: Path) -> None:
-    """A log that capture has written."""
-    with capturing(capture_config(database.dsn(), log)), database.connect() as connection:
-        insert_items(connection, 10)
-        Mirror(log).must_equal(database)
-
-
 def contents(directory: Path) -> dict[str, bytes]:
     """Every file but the lock, which is the first thing that a writer makes."""
     return {
@@ -56,21 +58,6 @@ def contents(directory: Path) -> dict[str, bytes]:
         for path in directory.rglob("*")
         if path.is_file() and path.name not in ("writer.lock", "epoch")
     }
-
-
-def somebodys_files(log: Path) -> None:
-    log.mkdir()
-    (log / "thesis.txt").write_text("years of work")
-
-
-def somebodys_log_json(log: Path) -> None:
-    log.mkdir()
-    (log / "log.json").write_text('{"level": "info"}')
-
-
-def not_json(log: Path) -> None:
-    log.mkdir()
-    (log / "log.json").write_bytes(b"\xff\x00 not JSON")
 
 
 @pytest.mark.parametrize("foreign", [somebodys_files, somebodys_log_json, not_json])
@@ -93,7 +80,7 @@ def test_a_log_that_has_lost_its_identity_is_not_given_a_new_one(
 ) -> None:
     # M3.9: positions would mean something else, and nobody would notice.
     prepare(database18)
-    a_log(database18, tmp_path)
+    write_a_log(database18, tmp_path)
     (tmp_path / "log.json").unlink()
     before = contents(tmp_path)
     assert isinstance(refusal(database18, tmp_path), LogForeign)
@@ -105,7 +92,7 @@ def test_a_log_with_the_identity_of_another_is_refused(
 ) -> None:
     # M3.9
     prepare(database18)
-    a_log(database18, tmp_path)
+    write_a_log(database18, tmp_path)
     fields = json.loads((tmp_path / "log.json").read_bytes())
     fields["id"] = "00000000-0000-4000-8000-000000000000"
     (tmp_path / "log.json").write_text(json.dumps(fields))
@@ -117,7 +104,7 @@ def test_a_log_with_the_identity_of_another_is_refused(
 def test_a_newer_format_is_refused_with_both_versions(database18: Database, tmp_path: Path) -> None:
     # M7.3, M7.4
     prepare(database18)
-    a_log(database18, tmp_path)
+    write_a_log(database18, tmp_path)
     fields = json.loads((tmp_path / "log.json").read_bytes())
     (tmp_path / "log.json").write_text(json.dumps({**fields, "format": 99}))
     before = contents(tmp_path)
@@ -149,14 +136,8 @@ def test_a_place_where_nothing_can_be_written_is_refused_at_once(
 
 def test_a_log_of_another_database_is_refused(database18: Database, tmp_path: Path) -> None:
     # M7.3
-    prepare(database18)
-    a_log(database18, tmp_path)
-    with Database(database18.server, "t_its_neighbour") as neighbour:
-        prepare(neighbour, slot=False)
-        neighbour.create_slot("neighbour")
-        config = capture_config(neighbour.dsn(), tmp_path, slot="neighbour")
-        with capturing(config) as running:
-            error = running.failure()
+    with log_of_another_database(database18, tmp_path) as config, capturing(config) as running:
+        error = running.failure()
     assert isinstance(error, WrongServer)
     assert f'"{database18.name}"' in str(error)
     assert '"t_its_neighbour"' in str(error)
@@ -177,12 +158,15 @@ def test_a_log_of_a_timeline_that_the_server_never_was_on_is_refused(
     assert "never was on timeline 7" in str(error)
 
 
-class Impatient(Patience):
-    """Gives up after half a second what is tried again only briefly."""
-
-    def __init__(self, *, wal_sender_timeout_s: float) -> None:
-        super().__init__(wal_sender_timeout_s=wal_sender_timeout_s)
-        self._brief_s = 0.5
+def test_a_log_of_another_slot_is_refused(database18: Database, tmp_path: Path) -> None:
+    # M7.3: the other slot stands elsewhere, and changes in between would be lost.
+    prepare(database18)
+    system_id = database18.value("SELECT system_identifier::text FROM pg_control_system()")
+    ours = identity(database18, database18.confirmed(SLOT), system_id)
+    LogWriter(tmp_path, replace(ours, slot="another")).close()
+    error = refusal(database18, tmp_path)
+    assert isinstance(error, WrongSlot)
+    assert 'from slot "another"' in str(error)
 
 
 def test_a_second_capture_of_the_same_log_is_refused(

@@ -69,4 +69,5 @@ def test_a_slot_that_is_dropped_ends_capture_and_is_not_made_again(
         eventually(lambda: drop_while_in_use(database), "the slot is dropped")
         error = running.failure()
     assert isinstance(error, SlotMissing)
+    assert f"move {tmp_path} away" in error.remedy, "a new slot could not continue this log"
     assert database.rows("SELECT 1 FROM pg_replication_slots") == []

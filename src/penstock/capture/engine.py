@@ -17,11 +17,12 @@ from penstock.capture.policy import Patience
 from penstock.capture.pump import Pump
 from penstock.capture.start import check_log, check_source
 from penstock.changelog.format import Compression
+from penstock.changelog.identity import FILE as LOG_FILE
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.maintenance import RetentionSettings
 from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.config import Config, LogConfig
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SlotMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.session import ReplicationSession, SessionSettings
@@ -63,13 +64,14 @@ class Capture:
                 try:
                     self._follow()
                 except Abandoned:
-                    return
+                    break
                 except PenstockError as error:
                     if self._durable_lsn > durable_before:
                         patience.progressed()
                     pause_s = patience.pause_s(error, time.monotonic())
                     _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
                     self._stop.wait(pause_s)
+        _log.info("stopped", durable_lsn=str(self._durable_lsn))
 
     @property
     def _durable_lsn(self) -> Lsn:
@@ -77,7 +79,12 @@ class Capture:
 
     def _follow(self) -> None:
         """One connection, from start to end."""
-        slot = unless_stopped(self._stop, lambda: check_source(self._source))
+        try:
+            slot = unless_stopped(self._stop, lambda: check_source(self._source))
+        except SlotMissing:
+            if not (self._log.path / LOG_FILE).exists():
+                raise
+            raise SlotMissing(self._source.slot, str(self._log.path)) from None
         with unless_stopped(
             self._stop, self._connect, undo=ReplicationConnection.close
         ) as connection:

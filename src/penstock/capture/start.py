@@ -18,6 +18,7 @@ from penstock.errors import (
     SlotAheadOfLog,
     SourceUnavailable,
     WrongServer,
+    WrongSlot,
     WrongTimeline,
 )
 from penstock.lsn import Lsn
@@ -53,7 +54,7 @@ def check_log(
     log: LogWriter, connection: ReplicationConnection, server: SystemIdentity, slot: SlotFacts
 ) -> None:
     """The log and this server's WAL belong together, and nothing in between is lost."""
-    check_server(log.identity, server)
+    check_server(log.identity, server, slot.name)
     if server.timeline != log.identity.timeline:
         history = connection.timeline_history(server.timeline)
         check_timeline(log.identity.timeline, server.timeline, history, log.complete_lsn)
@@ -61,13 +62,16 @@ def check_log(
     check_position(log.complete_lsn, server, slot)
 
 
-def check_server(log: LogIdentity, server: SystemIdentity) -> None:
+def check_server(log: LogIdentity, server: SystemIdentity, slot: str) -> None:
     if server.system_id != log.system_id or server.database != log.database:
         raise WrongServer(
             f'the log was written from database "{log.database}" of server {log.system_id}, '
             f'and this is "{server.database}" of {server.system_id}',
             remedy="Correct the DSN, or name another directory in [log] for a new log",
         )
+    if log.slot != slot:
+        # Another slot stands elsewhere and may have other tables: changes would be lost in between.
+        raise WrongSlot(log.slot, slot)
 
 
 def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn) -> None:

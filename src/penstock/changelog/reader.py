@@ -23,8 +23,8 @@ from penstock.changelog.format import (
     Head,
     Messages,
 )
+from penstock.changelog.head import HEAD, read_head
 from penstock.changelog.identity import LogIdentity, read_identity
-from penstock.changelog.recovery import HEAD, read_head
 from penstock.changelog.segments import FrameAt, SegmentReader
 from penstock.changelog.storage import LocalStorage, Storage
 from penstock.changelog.tables import FILE as TABLES
@@ -209,12 +209,22 @@ class LogReader:
 
     def _frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
         head = self.head()
+        complete: Lsn | None = None
         for number in range(after.segment, up_to.segment + 1):
             start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
             end = self.visible_end(number, head)
-            for frame in self.segment(number, end).walk(start, end):
+            segment = self.segment(number, end)
+            if number > after.segment:
+                base = segment.header().base_lsn
+                if complete is not None and base != complete:
+                    # Whole frames are missing at the end of the one before.
+                    where = self.segment(number - 1).where
+                    raise LogCorrupt(where, self.visible_end(number - 1, head), "it was cut off")
+                complete = base
+            for frame in segment.walk(start, end):
                 yield frame
-                if frame.header.complete_lsn >= up_to.lsn:
+                complete = frame.header.complete_lsn
+                if complete >= up_to.lsn:
                     return
 
     def commits(self, after: Position, up_to: Position) -> Iterator[CommitRef]:

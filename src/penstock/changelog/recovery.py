@@ -19,12 +19,11 @@ from penstock.changelog.format import (
     Head,
     SegmentHeader,
 )
+from penstock.changelog.head import read_head
 from penstock.changelog.segments import FrameAt, SegmentReader, segment_name, segment_numbers
 from penstock.changelog.storage import Storage
 from penstock.errors import LogCorrupt
 from penstock.lsn import Lsn
-
-HEAD = "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,6 @@ class End:
     complete_lsn: Lsn
     refers_to: int
     counter: int
-
-
-def read_head(storage: Storage) -> Head | None:
-    """The head, or None if it is not there or not whole."""
-    try:
-        return Head.unpack(storage.read(HEAD))
-    except (FileNotFoundError, FormatError):
-        return None
 
 
 def find_end(storage: Storage, where: str) -> End | None:

@@ -18,8 +18,9 @@ from penstock.changelog.format import (
     unpack_messages,
     unpack_meta,
 )
+from penstock.changelog.head import read_head
 from penstock.changelog.storage import Storage
-from penstock.errors import LogCorrupt, LogRetired
+from penstock.errors import LogCorrupt, LogError, LogRetired
 
 FOLDER = "segments"
 # Headers are read in blocks of this size: many small frames for one system call.
@@ -75,7 +76,7 @@ class SegmentReader:
         try:
             return self._storage.size(self._name)
         except FileNotFoundError:
-            raise self._retired() from None
+            raise self._gone() from None
 
     def frame_at(self, position: int) -> FrameAt:
         """The frame that starts here, by its header alone."""
@@ -138,9 +139,13 @@ class SegmentReader:
         try:
             return self._storage.read(self._name, at, size)
         except FileNotFoundError:
-            raise self._retired() from None
+            raise self._gone() from None
 
-    def _retired(self) -> LogRetired:
+    def _gone(self) -> LogError:
+        """Retention takes the oldest, and says so in the head first."""
+        head = read_head(self._storage)
+        if head is not None and head.first_segment <= self.number <= head.last_segment:
+            return LogCorrupt(self.where, 0, "it is missing")
         return LogRetired(
             f"{self.where} is gone: retention has removed it",
             remedy="Seed the target again; a registered consumer keeps what it has not applied",

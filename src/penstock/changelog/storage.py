@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from penstock.errors import LogUnreadable
+from penstock.errors import LogUnreadable, LogUnwritable
 
 
 class Appender(Protocol):
@@ -161,10 +161,15 @@ class LocalStorage:
             names = [entry.name for entry in (self.root / folder).iterdir()]
         except FileNotFoundError:
             return []
+        except (PermissionError, NotADirectoryError) as error:
+            raise LogUnreadable(str(self.root / folder), error.strerror or "") from None
         return sorted(name for name in names if not name.startswith("."))
 
     def remove(self, name: str) -> None:
-        (self.root / name).unlink(missing_ok=True)
+        try:
+            (self.root / name).unlink(missing_ok=True)
+        except (PermissionError, IsADirectoryError) as error:
+            raise LogUnwritable(str(self.root / name), error.strerror or "") from None
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[bool]:

@@ -38,13 +38,14 @@ from penstock.changelog.format import (
     Head,
     SegmentHeader,
 )
+from penstock.changelog.head import HEAD
 from penstock.changelog.identity import (
     LogIdentity,
     check_empty,
     read_identity,
     write_identity,
 )
-from penstock.changelog.recovery import HEAD, End, find_end
+from penstock.changelog.recovery import End, find_end
 from penstock.changelog.retention import SegmentFacts
 from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
 from penstock.changelog.storage import Appender, LocalStorage, Storage

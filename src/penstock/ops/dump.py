@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.changelog.reader import CommitRef, LogReader, Position
+from penstock.names import TableName
 from penstock.postgres.messages import (
     UNCHANGED,
     Binary,
@@ -68,7 +69,7 @@ def _change(change: Change, relations: Mapping[int, Relation]) -> dict[str, Any]
 
 
 def _name(relation: Relation) -> str:
-    return f"{relation.namespace}.{relation.name}"
+    return str(TableName(relation.namespace, relation.name))
 
 
 def _table(relation: Relation) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from penstock.changelog.maintenance import Pruned
 from penstock.changelog.reader import LogReader
 from penstock.errors import LogRetired
 from penstock.lsn import Lsn
+from penstock.names import quote
 
 
 def describe(reader: LogReader) -> dict[str, Any]:
@@ -98,4 +100,14 @@ def _change_line(change: dict[str, Any]) -> str:
 
 
 def _image(row: dict[str, str | None]) -> str:
-    return " ".join(f"{name}={'NULL' if value is None else value}" for name, value in row.items())
+    """Names as SQL writes them, values in quotes: no value can look like something else."""
+    return " ".join(
+        f"{quote(name)}={'NULL' if value is None else _quoted(value)}"
+        for name, value in row.items()
+    )
+
+
+def _quoted(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    escaped = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped)
