@@ -27,11 +27,11 @@ check: $(READY) ## Lint, check formatting and types
 
 .PHONY: test
 test: $(READY) ## Run all tests on PostgreSQL 15, 16, 18 and Spark
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 .PHONY: soak
 soak: $(READY) ## Run the tests that repeat a fault with their full counts
-	PENSTOCK_SOAK=1 $(BIN)/pytest
+	PENSTOCK_SOAK=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 .PHONY: demo
 demo: $(READY) ## Show the whole pipe at work, on this machine, in under a minute

@@ -10,6 +10,13 @@ from pyspark.sql import SparkSession
 from penstock.spark.session import local_session
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those with the session are in one of them."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = local_session("penstock tests")

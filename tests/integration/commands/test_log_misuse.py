@@ -1,4 +1,4 @@
-"""`penstock log` on logs that are damaged, unreadable or misread: a sentence, a remedy, exit code 2."""
+"""`penstock log` on logs that are damaged, cannot be read or are misread: a sentence, a remedy."""
 
 from __future__ import annotations
 
