@@ -345,3 +345,10 @@ def test_bad_options_are_one_readable_sentence(
     with pytest.raises(PySparkException, match=message) as caught:
         batch(spark, log, **options).collect()
     assert "\n" not in (explain(caught.value) or "\n")
+
+
+def test_a_stream_refuses_an_end(spark: SparkSession, log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    with pytest.raises(PySparkException) as caught:
+        stream(spark, log, endingPosition="0/200")
+    assert "a stream has no end" in (explain(caught.value) or "")

@@ -20,7 +20,7 @@ from penstock.decode.images import CHANGES, TRUNCATE, Images, images
 from penstock.decode.metadata import in_order, metadata, schema, truncated, truncates, words
 from penstock.decode.octets import Octets, Positions
 from penstock.decode.tuples import TEXT
-from penstock.decode.types import ValueType
+from penstock.decode.types import Kind, ValueType
 from penstock.errors import SchemaMismatch, ValueUnrepresentable
 from penstock.lsn import Lsn
 from penstock.names import TableName
@@ -32,7 +32,7 @@ class Wanted:
 
     table: TableName
     columns: tuple[tuple[str, ValueType], ...]
-    # The columns are those that the table has after this commit.
+    # The table has these columns since some time before this commit.
     after_lsn: Lsn
     preimages: bool = True
     on_truncate: Literal["error", "skip", "emit"] = "error"
@@ -82,11 +82,12 @@ class TableChanges:
             preimages=self._wanted.preimages,
         )
         arrays = [
-            self._column(octets, run, found, name, kind, place)
+            self._column(octets, run, found, name, kind, plan.source(place))
             for (name, kind), place in zip(self._wanted.columns, plan.places, strict=True)
         ]
         change_type = words(found.change, CHANGES)
-        unchanged, absent = plan.named(found.unchanged), plan.named(found.absent)
+        unchanged = plan.named(found.unchanged)
+        absent = plan.named(found.absent, otherwise=np.ones(len(found.message), bool))
         return found.message, [
             *arrays,
             *metadata(run, found.message, change_type, unchanged, absent),
@@ -99,17 +100,19 @@ class TableChanges:
         found: Images,
         name: str,
         kind: ValueType,
-        place: int | None,
+        source: tuple[int, ValueType] | None,
     ) -> pa.Array:
-        if place is None:
+        if source is None:
             return pa.nulls(len(found.message), kind.arrow)
+        place, given = source
         cells = found.cells[place]
         valid = (cells.kind == TEXT) & ~found.absent[place]
-        array, bad = column(Texts(octets, cells.start, cells.length, valid), kind)
+        reading = kind.reading(given)
+        array, bad = column(Texts(octets, cells.start, cells.length, valid), reading)
         if self._wanted.on_unrepresentable == "error" and bad.any():
             lsn = Lsn(int(run.commit_lsn[found.message[bad.argmax()]]))
             raise unrepresentable(self._wanted.table, name, kind, lsn)
-        return array
+        return array if reading == kind else array.cast(kind.arrow)
 
     def _emptied(self, run: Run, messages: list[int]) -> tuple[Positions, list[pa.Array]]:
         if self._wanted.on_truncate == "error":
@@ -134,14 +137,23 @@ class _Plan:
         """Where each wanted column is; None: the table does not have it."""
         return [self.definition.index(name) for name, _ in self._wanted.columns]
 
-    def named(self, masks: dict[int, Mask]) -> dict[str, Mask]:
-        columns = self.definition.relation.columns
-        return {columns[place].name: mask for place, mask in masks.items()}
+    def source(self, place: int | None) -> tuple[int, ValueType] | None:
+        return None if place is None else (place, self.definition.types[place])
+
+    def named(self, masks: dict[int, Mask], otherwise: Mask | None = None) -> dict[str, Mask]:
+        """By name; `otherwise` is for columns that the table does not have."""
+        found: dict[str, Mask] = {}
+        for (name, _), place in zip(self._wanted.columns, self.places, strict=True):
+            mask = otherwise if place is None else masks[place]
+            if mask is not None:
+                found[name] = mask
+        return found
 
     def check(self, commit_lsns: npt.NDArray[np.uint64]) -> None:
-        """The table is what the reader expects, or was so before: a column that came later is NULL.
+        """The table is what the reader expects, or what it was before.
 
-        One that has gone since is not: to go on with NULLs would be a wrong value in silence.
+        A column that came later is absent. One that has gone since is an error: to go on without it
+        would be a wrong value in silence.
         """
         for (name, kind), place in zip(self._wanted.columns, self.places, strict=True):
             if place is not None:
@@ -156,8 +168,9 @@ class _Plan:
             f"column {name} of {self._wanted.table} {what} in the change that commits at "
             f"{Lsn(int(lsn))}",
             remedy=(
-                "Start the query again: it takes the table's columns as they are now. For changes "
-                "from before, name other columns in the option columns, or set startingPosition"
+                "Start the query again: it takes the table's columns as they are now. Changes from "
+                "before that do not fit them can be read without this column, by the option "
+                "columns, or as JSON, by the option tables"
             ),
             lsn=Lsn(int(lsn)),
             column=name,
@@ -166,9 +179,30 @@ class _Plan:
 
 def unrepresentable(table: TableName, name: str, kind: ValueType, lsn: Lsn) -> ValueUnrepresentable:
     return ValueUnrepresentable(
-        f"column {name} of {table} holds a value at {lsn} that {kind} cannot hold (infinite, NaN, "
-        "BC, too large, not UTF-8, or an array of another shape)",
+        f"column {name} of {table} holds a value at {lsn} that {kind} cannot hold: {_sort(kind)}",
         remedy="Set onUnrepresentable to null, or to string to read such columns as text",
         lsn=lsn,
         column=name,
     )
+
+
+def _sort(kind: ValueType) -> str:
+    """What such a value may be; never which it is."""
+    match kind.kind:
+        case Kind.ARRAY:
+            assert kind.element is not None  # noqa: S101 - an array has one
+            within = _SORTS.get(kind.element.kind)
+            shape = "an array of several dimensions, or one that does not start at 1"
+            return f"{shape}, or with an element that is {within}" if within else shape
+        case other:
+            return f"one that is {_SORTS.get(other, 'not UTF-8')}"
+
+
+_TIMES = "infinite, BC or beyond the year 9999"
+_SORTS = {
+    Kind.DECIMAL: "NaN or infinite",
+    Kind.DATE: _TIMES,
+    Kind.TIMESTAMP: _TIMES,
+    Kind.TIMESTAMPTZ: _TIMES,
+    Kind.TEXT: "not UTF-8",
+}

@@ -54,7 +54,7 @@ def rows(run: Run, wanted: Wanted) -> Iterator[dict[str, Any]]:
         if definition.table == wanted.table:
             for change, known, unchanged, absent in _images(message, definition, wanted):
                 yield {
-                    **_values(known, wanted),
+                    **_values(known, definition, wanted),
                     "_change_type": change,
                     **metadata,
                     "_unchanged": unchanged,
@@ -72,6 +72,8 @@ def _images(
 ) -> Iterator[tuple[str, dict[str, bytes | None], list[str], list[str]]]:
     """Each image: what it shows, the values that are known, and the names of those that are not."""
     columns = [column for column in definition.relation.columns if _is_wanted(column, wanted)]
+    # The table does not have them.
+    missing = [name for name, _ in wanted.columns if definition.index(name) is None]
 
     def known(row: Row, which: list[Column]) -> dict[str, Any]:
         of = dict(zip((c.name for c in definition.relation.columns), row, strict=True))
@@ -88,13 +90,13 @@ def _images(
             return {}
         return known(new, identity)
 
-    def others(given: dict[str, Any]) -> list[str]:
-        return [column.name for column in columns if column.name not in given]
+    def others(given: dict[str, Any], *besides: str) -> list[str]:
+        return [name for name, _ in wanted.columns if name not in {*given, *besides}]
 
     match message:
         case Insert(new=new):
             after = known(new, columns)
-            yield "insert", after, others(after), []
+            yield "insert", after, others(after, *missing), missing
         case Delete(old_key=key, old_row=row):
             before = old(key, row, None)
             yield "delete", before, [], others(before)
@@ -105,19 +107,24 @@ def _images(
             # A value that was not sent again may have been sent with the old row.
             sent_before = before if key is not None or row is not None else {}
             after = {**sent_before, **known(new, columns)}
-            yield "update_postimage", after, others(after), []
+            yield "update_postimage", after, others(after, *missing), missing
 
 
 def _is_wanted(column: Column, wanted: Wanted) -> bool:
     return column.name in dict(wanted.columns)
 
 
-def _values(known: dict[str, bytes | None], wanted: Wanted) -> dict[str, Any]:
+def _values(
+    known: dict[str, bytes | None], definition: Definition, wanted: Wanted
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, kind in wanted.columns:
-        text = known.get(name)
+        text, place = known.get(name), definition.index(name)
         try:
-            found[name] = None if text is None else parse(text, kind)
+            if text is None or place is None:
+                found[name] = None
+            else:
+                found[name] = parse(text, kind.reading(definition.types[place]))
         except Unrepresentable:
             found[name] = None
     return found

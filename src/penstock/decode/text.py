@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -45,7 +46,11 @@ def _parse(text: str, kind: ValueType) -> Value:
             return text == "t"
         case Kind.SMALLINT | Kind.INTEGER | Kind.BIGINT:
             return int(text)
-        case Kind.REAL | Kind.DOUBLE:
+        case Kind.REAL:
+            # With the digits of a real: the nearest one, not the nearest double.
+            (value,) = struct.unpack("f", struct.pack("f", float(text)))
+            return float(value)
+        case Kind.DOUBLE:
             return float(text)
         case Kind.DECIMAL:
             if text in ("NaN", "Infinity", "-Infinity"):

@@ -95,6 +95,17 @@ class ValueType:
             return self.element.holds(other.element)
         return mine is Kind.DOUBLE and theirs is Kind.REAL
 
+    def reading(self, other: ValueType) -> ValueType:
+        """As which type to read the text of a column of `other`, before it is made this one.
+
+        A real's 0.1 is not the double 0.1; but as text everything is what it is.
+        """
+        if self.kind is Kind.TEXT:
+            return self
+        if self.element is not None and other.element is not None:
+            return ValueType(Kind.ARRAY, element=self.element.reading(other.element))
+        return other
+
     def __str__(self) -> str:
         if self.element is not None:
             return f"array of {self.element}"

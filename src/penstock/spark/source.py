@@ -73,6 +73,12 @@ class PenstockDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with said_once():
             options = SourceOptions.parse(self.options)
+            if options.ending != "latest":
+                raise BadOption(
+                    "a stream has no end, and so no 'endingPosition'",
+                    remedy="Leave the option out, or use read",
+                    option="endingPosition",
+                )
             return PenstockStreamReader(options, _decoding(options, schema))
 
 
