@@ -30,7 +30,7 @@ def test_whatever_arrived_before_the_cut_is_whole_and_in_order(database: Databas
             whole = payloads(read_until(connection, lambda got: count_commits(got) == 3))
             length = proxy.received_bytes
         assert length > 1000
-        positions = range(0, length, max(1, length // repeats(80, soak=10_000)))
+        positions = range(0, length, max(1, length // repeats(80, soak=1_000)))
         prefixes = set()
         for n in positions:
             await_free(database)
@@ -70,7 +70,7 @@ def test_capture_survives_cuts_under_load(database: Database, tmp_path: Path) ->
         capturing(capture_config(proxy.through(database.dsn()), tmp_path)) as running,
     ):
         with Writers(database):
-            for _ in range(repeats(8, soak=300)):
+            for _ in range(repeats(8, soak=60)):
                 mirror.await_marker(database)
                 if chance.random() < 0.3:
                     proxy.cut()  # so that the next one falls into the talk before replication

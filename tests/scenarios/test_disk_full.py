@@ -13,7 +13,7 @@ from penstock.changelog import writer
 from penstock.changelog.checking import check_log
 from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import Appender, LocalAppender, LocalStorage
-from support.capturing import RunningCapture, capture_config, capturing
+from support.capturing import capture_config, capturing
 from support.database import Database
 from support.disk import small_disk
 from support.oracle import Mirror
@@ -26,10 +26,6 @@ def must_not_confirm_more_than_the_log_has(database: Database, log: Path) -> Non
     # First the slot, then the log, which may have moved on meanwhile.
     confirmed = database.confirmed(SLOT)
     assert confirmed <= LogReader(log).end().lsn
-
-
-def reasons(running: RunningCapture) -> list[str]:
-    return [entry["reason"] for entry in running.said if entry["event"] == "reconnecting"]
 
 
 def test_capture_waits_for_space_and_goes_on_by_itself(database: Database, tmp_path: Path) -> None:
@@ -46,9 +42,9 @@ def test_capture_waits_for_space_and_goes_on_by_itself(database: Database, tmp_p
                 mirror.must_equal(database)
                 for _ in range(6):
                     insert_items(connection, 5_000)
-            eventually(lambda: len(reasons(running)) >= 3, "it has tried several times")
-            assert "No space left on device" in reasons(running)[-1]
-            assert str(log) in reasons(running)[-1]
+            eventually(lambda: len(running.reasons()) >= 3, "it has tried several times")
+            assert "No space left on device" in running.reasons()[-1]
+            assert str(log) in running.reasons()[-1]
             assert running.running
             must_not_confirm_more_than_the_log_has(database, log)
             before = mirror.read().commits
@@ -72,8 +68,8 @@ def test_a_disk_that_is_full_from_the_start_is_waited_for(
         before = database18.confirmed(SLOT)
         mirror = Mirror(disk.path / "log")
         with capturing(capture_config(database18.dsn(), disk.path / "log")) as running:
-            eventually(lambda: len(reasons(running)) >= 2, "it has tried several times")
-            assert "No space left on device" in reasons(running)[-1]
+            eventually(lambda: len(running.reasons()) >= 2, "it has tried several times")
+            assert "No space left on device" in running.reasons()[-1]
             assert database18.confirmed(SLOT) == before
             filler.unlink()
             mirror.must_equal(database18)
@@ -152,5 +148,5 @@ def test_after_a_failed_write_or_sync_the_rest_is_asked_for_again(
         monkeypatch.setattr(FailingStorage, "every", 10**9)
         mirror.must_equal(database)
         assert running.connections > times
-        assert any("cannot be written" in reason for reason in reasons(running))
+        assert any("cannot be written" in reason for reason in running.reasons())
     check_log(LogReader(tmp_path))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from penstock.errors import WrongTimeline
 from penstock.postgres.embedded import EmbeddedPostgres
-from support.capturing import capture_config, capturing
+from support.capturing import RunningCapture, capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
 from support.waiting import eventually
@@ -24,6 +26,16 @@ def promote(server: EmbeddedPostgres) -> None:
         file.write("restore_command = 'false'\n")
     (server.data_dir / "recovery.signal").touch()
     server.start()
+    await_promotion(server)
+
+
+def start_as_standby(server: EmbeddedPostgres) -> None:
+    """From a server that is stopped: it stays in recovery until `pg_promote`."""
+    (server.data_dir / "standby.signal").touch()
+    server.start()
+
+
+def await_promotion(server: EmbeddedPostgres) -> None:
     eventually(lambda: not in_recovery(server), "it is promoted")
 
 
@@ -62,6 +74,45 @@ def test_a_server_promoted_after_our_position_is_followed(
         with capturing(config):
             mirror.must_equal(database)
     assert len(mirror.rows("items")) == 20
+
+
+@pytest.mark.parametrize("running_before", [True, False], ids=["running", "started"])
+def test_a_server_in_recovery_is_waited_for_and_followed_once_promoted(
+    own_server: EmbeddedPostgres, tmp_path: Path, running_before: bool
+) -> None:
+    # M7.3: whether capture ran when it became a standby, or is started against one.
+    mirror = Mirror(tmp_path)
+    with Database(own_server, "app") as database, ExitStack() as stack:
+        prepare(database)
+        config = capture_config(database.dsn(), tmp_path)
+        running = stack.enter_context(capturing(config))
+        with database.connect() as connection:
+            insert_items(connection, 10)
+        mirror.must_equal(database)
+        if not running_before:
+            running.stop()
+        own_server.stop()
+        start_as_standby(own_server)
+        if not running_before:
+            running = stack.enter_context(capturing(config))
+        connections = running.connections
+        eventually(lambda: refusals(running) >= 2, "it is tried again while in recovery")
+        assert in_recovery(own_server)
+        assert running.running
+        assert running.connections == connections, "nothing is read from a standby"
+        assert timeline(tmp_path) == 1
+        assert database.value("SELECT pg_promote(wait => false)")
+        await_promotion(own_server)
+        with database.connect() as connection:
+            insert_items(connection, 10)
+        mirror.must_equal(database)
+        assert running.connections == connections + 1
+        assert timeline(tmp_path) == 2
+    assert len(mirror.rows("items")) == 20
+
+
+def refusals(running: RunningCapture) -> int:
+    return sum("the server is in recovery" in reason for reason in running.reasons())
 
 
 def test_a_server_promoted_before_our_position_is_refused(

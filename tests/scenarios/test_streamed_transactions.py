@@ -7,19 +7,9 @@ from pathlib import Path
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
+from support.replication import streamed
 from support.waiting import eventually
 from support.workload import SLOT, STREAMED_ROWS, Writers, insert_items, prepare
-
-
-def streamed(database: Database) -> int:
-    """How many transactions the server has streamed on this slot, as far as it has said."""
-    return int(
-        database.value(
-            "SELECT coalesce(sum(stream_txns), 0) FROM pg_stat_replication_slots"
-            " WHERE slot_name = %s",
-            SLOT,
-        )
-    )
 
 
 def test_two_open_transactions_arrive_interleaved_and_are_kept_apart(

@@ -22,7 +22,7 @@ def test_capture_connects_again_and_nothing_is_doubled(database: Database, tmp_p
     mirror = Mirror(tmp_path)
     with capturing(capture_config(database.dsn(), tmp_path)) as running:
         with Writers(database) as writers:
-            for n in range(1, repeats(4, soak=100) + 1):
+            for n in range(1, repeats(4, soak=40) + 1):
                 running.connected(n)
                 writers.await_commits(5)
                 assert eventually(lambda: database.rows(_KILL, SLOT), "there is one to kill")

@@ -69,6 +69,10 @@ class RunningCapture:
         """How long it waited before each attempt to connect again."""
         return [entry["pause_s"] for entry in self.said if entry["event"] == "reconnecting"]
 
+    def reasons(self) -> list[str]:
+        """Why it had to connect again, each time."""
+        return [entry["reason"] for entry in self.said if entry["event"] == "reconnecting"]
+
     def session(self) -> ReplicationSession:
         """The session, once there is one."""
         self.connected()

@@ -6,12 +6,13 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.capture.storing import store
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import Storage
 from penstock.changelog.writer import ChangeLog, LogSettings, LogWriter
 from penstock.lsn import Lsn
-from penstock.postgres.fragments import Abort, Description, Fragment, Fragmenter
+from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Message
 from penstock.postgres.session import ReplicationSession, SessionSettings
 from penstock.postgres.transaction import Transaction
@@ -28,17 +29,7 @@ SMALL = LogSettings(segment_bytes=3_000, frame_bytes=400)
 
 def apply(log: ChangeLog, fragmenter: Fragmenter, run: Sequence[memoryview]) -> None:
     """What capture does with a run."""
-    for event in fragmenter.feed(run):
-        match event:
-            case Fragment():
-                if event.messages:
-                    log.append(event)
-                if event.commit is not None:
-                    log.commit(event.xid, event.commit)
-            case Description():
-                log.describe(event)
-            case Abort():
-                log.abort(event)
+    store(log, fragmenter.feed(run))
 
 
 def write(

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,14 +15,31 @@ from penstock.config import Config
 from support.waiting import eventually
 
 _PENSTOCK = Path(sys.executable).parent / "penstock"
+_TESTS = Path(__file__).parents[1]
 
 
 class CaptureProcess:
     """A capture that can be killed and started again, as often as the test likes."""
 
-    def __init__(self, config: Config, directory: Path) -> None:
-        """`directory`: for its configuration and what it says."""
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        impatient: bool = False,
+    ) -> None:
+        """`directory`: for its configuration and what it says.
+
+        `impatient`: it gives up at once what it would try again for a minute.
+        """
         self._directory = directory
+        self._environ = {**_environment(), **(environ or {})}
+        self._program: list[str | Path] = [_PENSTOCK]
+        if impatient:
+            self._program = [sys.executable, "-m", "support.impatient"]
+            before = self._environ.get("PYTHONPATH")
+            self._environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_TESTS), before)))
         self._said = directory / "capture.err"
         self._process: subprocess.Popen[bytes] | None = None
         self.kills = 0
@@ -32,11 +49,11 @@ class CaptureProcess:
         self.reap()
         with self._said.open("ab") as said:
             self._process = subprocess.Popen(
-                [_PENSTOCK, "capture", "--config", self._directory / "capture.toml"],
+                [*self._program, "capture", "--config", self._directory / "capture.toml"],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                env=_environment(),
+                env=self._environ,
             )
 
     def kill(self) -> None:
@@ -75,8 +92,14 @@ class CaptureProcess:
 
 
 @contextmanager
-def capture_process(config: Config, directory: Path) -> Iterator[CaptureProcess]:
-    process = CaptureProcess(config, directory)
+def capture_process(
+    config: Config,
+    directory: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    impatient: bool = False,
+) -> Iterator[CaptureProcess]:
+    process = CaptureProcess(config, directory, environ=environ, impatient=impatient)
     process.start()
     try:
         yield process

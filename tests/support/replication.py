@@ -60,3 +60,14 @@ def await_free(database: Database, slot: str = SLOT) -> None:
         ),
         f"slot {slot} is free",
     )
+
+
+def streamed(database: Database, slot: str = SLOT) -> int:
+    """How many transactions the server has streamed on this slot, as far as it has said."""
+    return int(
+        database.value(
+            "SELECT coalesce(sum(stream_txns), 0) FROM pg_stat_replication_slots"
+            " WHERE slot_name = %s",
+            slot,
+        )
+    )

@@ -16,12 +16,13 @@ import structlog
 from penstock.capture.acks import AckTracker
 from penstock.capture.flushing import FlushPolicy
 from penstock.capture.heartbeat import PREFIX, HeartbeatMeter
+from penstock.capture.storing import store
 from penstock.changelog.maintenance import RetentionSettings, prune
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn
 from penstock.postgres.connection import ReplicationConnection
-from penstock.postgres.fragments import Abort, Description, Fragment, Fragmenter, Signal
+from penstock.postgres.fragments import Fragmenter, Signal
 from penstock.postgres.messages import LogicalMessage
 from penstock.postgres.pgoutput import Decoder
 from penstock.postgres.session import ReplicationSession
@@ -103,21 +104,10 @@ class Pump:
         return self.session.received_lsn > self.log.complete_lsn
 
     def _store(self, run: list[memoryview], now: float) -> None:
-        log = self.log
-        for event in self._fragmenter.feed(run):
-            match event:
-                case Fragment():
-                    if event.messages:
-                        log.append(event)
-                    if event.commit is not None:
-                        log.commit(event.xid, event.commit)
-                        self._committed.append(self._tracker.register(event.commit.lsn))
-                case Description():
-                    log.describe(event)
-                case Abort():
-                    log.abort(event)
-                case Signal():
-                    self._signal(event, now)
+        stored = store(self.log, self._fragmenter.feed(run))
+        self._committed += map(self._tracker.register, stored.commits)
+        for signal in stored.signals:
+            self._signal(signal, now)
 
     def _signal(self, signal: Signal, now: float) -> None:
         """Logical messages: ours are heartbeats, others are not kept."""

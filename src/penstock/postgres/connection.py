@@ -38,8 +38,9 @@ _UNDEFINED_OBJECT = "42704"
 _OBJECT_IN_USE = "55006"
 # How long a command may take: none of ours has to wait for anything.
 _ANSWER_S = 30.0
-# How long a clean end may take: the server may be in the middle of a large commit.
+# Long enough for a walsender to send a few more messages, too short to be seen as latency.
 _COALESCE_S = 0.0002
+# How long a clean end may take: the server may be in the middle of a large commit.
 _GOODBYE_S = 2.0
 
 
@@ -186,7 +187,8 @@ class ReplicationConnection:
         deadline = time.monotonic() + _GOODBYE_S
         try:
             self._pgconn.put_copy_end()
-            self._flush()
+            if not self._flush(deadline):
+                return  # it does not even read what we say
             while (left := deadline - time.monotonic()) > 0:
                 size, _ = self._pgconn.get_copy_data(1)
                 if size == -1:
@@ -224,25 +226,33 @@ class ReplicationConnection:
             self._awaken.recv(4096)
         return self._pgconn.socket in ready
 
-    def _flush(self) -> None:
+    def _flush(self, deadline: float) -> bool:
+        """Whether the socket has taken all that was queued before the deadline."""
         while self._pgconn.flush():
-            select.select([], [self._pgconn.socket], [], 1.0)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # Readable counts too. libpq reads while it writes, so as not to stand still with a
+            # server that does the same; the poll of `read` asks for input only.
+            reading, _, _ = select.select([self._pgconn.socket], [self._pgconn.socket], [], left)
+            if reading:
+                self._pgconn.consume_input()
+        return True
 
     def _next_result(self) -> pq.abc.PGresult | None:
         deadline = time.monotonic() + _ANSWER_S
         while self._pgconn.is_busy():
             left = deadline - time.monotonic()
             if not select.select([self._pgconn.socket], [], [], max(0.0, left))[0]:
-                raise ConnectionLost(
-                    f"the server did not answer within {_ANSWER_S:g} s", remedy=_RECONNECTS
-                )
+                raise _no_answer()
             self._pgconn.consume_input()
         return self._pgconn.get_result()
 
     def _ask(self, command: str) -> pq.abc.PGresult | None:
         with _lost_if_broken():
             self._pgconn.send_query(command.encode())
-            self._flush()
+            if not self._flush(time.monotonic() + _ANSWER_S):
+                raise _no_answer()
             return self._next_result()
 
     def _row(self, command: str, columns: int) -> list[str]:
@@ -297,6 +307,10 @@ def _lost_if_broken() -> Iterator[None]:
         raise ConnectionLost(
             f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
         ) from None
+
+
+def _no_answer() -> ConnectionLost:
+    return ConnectionLost(f"the server did not answer within {_ANSWER_S:g} s", remedy=_RECONNECTS)
 
 
 def _sqlstate(result: pq.abc.PGresult | None) -> str:

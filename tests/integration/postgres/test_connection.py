@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,7 @@ import pytest
 
 from penstock.errors import ConnectionLost, SourceUnavailable
 from penstock.lsn import ZERO, Lsn
+from penstock.postgres import connection as connection_module
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
 from penstock.postgres.envelope import Keepalive, StatusUpdate
@@ -28,9 +30,13 @@ from penstock.postgres.messages import (
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
+from support.proxy import Proxy
 from support.replication import decode_all, payloads, read_until, replicating
 from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT, STREAMED_ROWS, insert_items, prepare
+
+# Those of both ends of two connections, as large as they may grow.
+MORE_THAN_BUFFERS_TAKE = b"x" * 2**26
 
 
 def ended(received: list[bytes], kind: bytes, times: int = 1) -> bool:
@@ -180,6 +186,57 @@ def test_after_a_clean_end_the_slot_is_free_at_once(database: Database) -> None:
         with replicating(database.dsn()):
             pass
         assert database.value("SELECT active FROM pg_replication_slots") is False
+
+
+def test_the_end_is_in_time_although_the_server_reads_nothing(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # M1.6: what we still have to say does not fit, and never will.
+    monkeypatch.setattr(connection_module, "_GOODBYE_S", 0.2)
+    prepare(database18)
+    with (
+        Proxy(database18.server.port) as proxy,
+        ReplicationConnection(proxy.through(database18.dsn())) as connection,
+    ):
+        connection.start(SLOT, PUBLICATION, ZERO)
+        proxy.stall()
+        connection._pgconn.put_copy_data(MORE_THAN_BUFFERS_TAKE)
+        ends(connection.end)
+        assert connection._pgconn.flush() == 1, "it was not waiting at all"
+
+
+def test_a_command_to_a_server_that_reads_nothing_is_given_up(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_ANSWER_S", 0.2)
+    prepare(database18)
+    with (
+        Proxy(database18.server.port) as proxy,
+        ReplicationConnection(proxy.through(database18.dsn())) as connection,
+    ):
+        proxy.stall()
+        error = ends(lambda: connection._ask(MORE_THAN_BUFFERS_TAKE.decode()))
+    assert isinstance(error, ConnectionLost)
+    assert "did not answer" in str(error)
+
+
+def ends(work: Callable[[], object]) -> BaseException | None:
+    """What it raised; a call that never returns fails the test instead of stopping all of them."""
+    raised: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            work()
+        except ConnectionLost as error:
+            raised.append(error)
+        else:
+            raised.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert raised, "it waits for ever"
+    return raised[0]
 
 
 def test_what_came_before_the_end_is_handed_out_before_the_end_is_told(database: Database) -> None:

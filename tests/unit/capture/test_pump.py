@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.capture import flushing
 from penstock.capture.heartbeat import HeartbeatMeter
 from penstock.capture.pump import Pump
 from penstock.changelog.maintenance import RetentionSettings
@@ -21,6 +22,7 @@ from penstock.errors import LogNotWritten
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import StatusUpdate
 from penstock.postgres.session import ReplicationSession, SessionSettings
+from penstock.testing import MemoryStorage
 from support.logs import IDENTITY
 from support.wire import begin, insert, keepalive, relation, transaction
 
@@ -61,7 +63,9 @@ def pump(directory: Path, *runs: list[bytes]) -> ScriptedConnection:
     return connection
 
 
-def run_pump(connection: ScriptedConnection, log: LogWriter, stop: threading.Event) -> None:
+def run_pump(
+    connection: ScriptedConnection | EndlessConnection, log: LogWriter, stop: threading.Event
+) -> None:
     session = ReplicationSession(log.complete_lsn, SessionSettings(), now=time.monotonic())
     try:
         Pump(
@@ -74,6 +78,62 @@ def run_pump(connection: ScriptedConnection, log: LogWriter, stop: threading.Eve
         ).run()
     finally:
         log.close()
+
+
+class EndlessConnection:
+    """A server that always has more: a megabyte at a time, as one open transaction."""
+
+    protocol_version = 4
+    run_bytes = 2**20
+
+    def __init__(self, stop: threading.Event, runs: int) -> None:
+        self._stop = stop
+        self._left = runs
+        # Handed out, and not yet on disk.
+        self.in_flight = 0
+        self.most_in_flight = 0
+
+    def read(self, timeout_s: float) -> list[memoryview]:
+        if not self._left:
+            self._stop.set()
+            return []
+        self._left -= 1
+        run = [begin(0x2F8), relation()] if not self.most_in_flight else []
+        run.append(insert("x" * self.run_bytes))
+        self.in_flight += sum(map(len, run))
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        return [memoryview(message) for message in run]
+
+    def send(self, update: StatusUpdate) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_slow_disk_slows_the_reader_and_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # M2.5: bytes alone decide here, for on a fast machine they come before the time is over.
+    monkeypatch.setattr(flushing, "_LONGEST_WAIT_S", float("inf"))
+    stop = threading.Event()
+    connection = EndlessConnection(stop, runs=40)
+    synced = []
+
+    def slow(operation: str, name: str) -> None:
+        if operation == "sync" and name.startswith("segments/"):
+            time.sleep(0.01)
+            synced.append(log.pending_bytes)
+            connection.in_flight = 0
+
+    storage = MemoryStorage()
+    log = LogWriter(storage, replace(IDENTITY, start_lsn=START))
+    storage.fault = slow
+    run_pump(connection, log, stop)
+    bound = 4 * 2**20 + connection.run_bytes
+    assert max(synced) <= bound
+    assert connection.most_in_flight <= bound
+    assert len(synced) >= 40 * connection.run_bytes // bound
 
 
 def commits(directory: Path) -> list[int]:

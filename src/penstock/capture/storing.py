@@ -1,0 +1,42 @@
+"""From the fragmenter's events to calls on the log: the one place that decides their order.
+
+A fragment is appended before its commit is told (M3.2), and everything in the order received: a
+description is in force for what comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.changelog.writer import ChangeLog
+from penstock.lsn import Lsn
+from penstock.postgres.fragments import Abort, Description, Event, Fragment, Signal
+
+
+@dataclass(slots=True)
+class Stored:
+    """What is left to do with a run: its commits wait for a flush, its signals are not kept."""
+
+    commits: list[Lsn] = field(default_factory=list)
+    signals: list[Signal] = field(default_factory=list)
+
+
+def store(log: ChangeLog, events: Iterable[Event]) -> Stored:
+    """Hand one run to the log. Nothing of it is durable on return."""
+    stored = Stored()
+    for event in events:
+        match event:
+            case Fragment():
+                if event.messages:
+                    log.append(event)
+                if event.commit is not None:
+                    log.commit(event.xid, event.commit)
+                    stored.commits.append(event.commit.lsn)
+            case Description():
+                log.describe(event)
+            case Abort():
+                log.abort(event)
+            case Signal():
+                stored.signals.append(event)
+    return stored

@@ -1,0 +1,25 @@
+"""Capture that gives up soon what it tries again only briefly: in a test, or as a process.
+
+As a process, with the arguments of `penstock`: python -m support.impatient capture -c FILE
+"""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from penstock.__main__ import main
+from penstock.capture import engine
+from penstock.capture.policy import Patience
+
+
+class Impatient(Patience):
+    """Gives up after half a second what is tried again only briefly."""
+
+    def __init__(self, *, wal_sender_timeout_s: float) -> None:
+        super().__init__(wal_sender_timeout_s=wal_sender_timeout_s)
+        self._brief_s = 0.5
+
+
+if __name__ == "__main__":
+    with patch.object(engine, "Patience", Impatient):
+        main()
