@@ -21,6 +21,7 @@ from penstock.changelog.writer import LogSettings, LogWriter
 from penstock.lsn import Lsn
 from penstock.postgres.messages import Column, Delete, Insert, Message, Relation, Truncate, Update
 from penstock.spark.errors import explain
+from penstock.spark.source import PenstockDataSource
 from support.logs import IDENTITY, append_transaction
 
 NOTES = Relation(
@@ -352,3 +353,24 @@ def test_a_stream_refuses_an_end(spark: SparkSession, log: Log) -> None:  # M7.3
     with pytest.raises(PySparkException) as caught:
         stream(spark, log, endingPosition="0/200")
     assert "a stream has no end" in (explain(caught.value) or "")
+
+
+def test_a_stream_from_the_end_begins_once_although_spark_asks_twice(
+    tmp_path: Path,
+) -> None:  # M5.3
+    log = Log(tmp_path / "log")
+    log.insert(0x200, 1)
+    options = {"path": str(log.path), "table": "notes", "consumer": "mine", "batchRange": "true"}
+    options["startingPosition"] = "latest"
+    source = PenstockDataSource(options)
+    reader = source.streamReader(source.schema())
+    reader.initialOffset()
+    end = reader.reportLatestOffset() or {}
+    log.insert(0x300, 2)
+    later = reader.initialOffset()
+    (known,) = consumers.consumers(LocalStorage(log.path))
+    assert known.applied_lsn == 0x200, "what is still to be read is kept"
+    (part,) = reader.partitions(later, end)
+    (row,) = (row for batch in reader.read(part) for row in batch.to_pylist())  # type: ignore[union-attr]
+    assert (row["_seq"], row["_commit_version"]) == (0x200, 0x200)
+    log.writer.close()

@@ -63,6 +63,8 @@ def shares(
 ) -> list[Share]:
     """The range in parts of about one size, in commit order; none if nothing commits in it."""
     found: list[Share] = []
+    if after.lsn >= up_to.lsn:
+        return found
     # The current share: where it begins, how far it goes, what it weighs.
     start = end = after
     size = 0

@@ -207,16 +207,17 @@ class _Collector:
             survives = ~np.isin(loaded.messages.uint32(index, 1), aborted)
             index, which, streamed = index[survives], which[survives], streamed[survives]
             within = np.arange(len(index))  # one fragment at a time: its survivors are counted
-        commit = commits[which]
+        starts = loaded.messages.offsets + loaded.base
+        # Field by field: to gather whole records first would copy them for each message.
         self._parts.append(
             (
-                loaded.messages.offsets[index] + loaded.base,
-                loaded.messages.offsets[index + 1] + loaded.base,
+                starts[index],
+                starts[index + 1],
                 streamed,
-                commit["lsn"],
-                commit["time_us"],
-                commit["xid"].astype(np.int64),
-                references["first_seq"][which].astype(np.int64) + within,
+                commits["lsn"][which],
+                commits["time_us"][which],
+                commits["xid"].astype(np.int64)[which],
+                references["first_seq"].astype(np.int64)[which] + within,
                 loaded.definition_of[index],
             )
         )

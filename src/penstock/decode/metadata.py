@@ -105,9 +105,30 @@ def _names(rows: int, masks: Mapping[str, Mask]) -> pa.Array:
     """For each row, the names of the columns whose mask is set."""
     masks = {name: mask for name, mask in masks.items() if mask.any()}
     offsets = np.zeros(rows + 1, np.int32)
-    which = np.empty(0, np.int64)
-    if masks:
+    if not masks:
+        values = pa.array([], pa.string())
+    elif _all_equal(list(masks.values())):
+        # The common case: in these rows only the identity is known.
+        mask = next(iter(masks.values()))
+        np.cumsum(mask * len(masks), out=offsets[1:], dtype=np.int32)
+        values = _repeated(list(masks), int(np.count_nonzero(mask)))
+    else:
         row, which = np.nonzero(np.column_stack(list(masks.values())))
         np.cumsum(np.bincount(row, minlength=rows), out=offsets[1:])
-    values = pa.array(list(masks), pa.string()).take(pa.array(which))
+        values = pa.array(list(masks), pa.string()).take(pa.array(which))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=_NAMES)
+
+
+def _all_equal(masks: Sequence[Mask]) -> bool:
+    return all(np.array_equal(masks[0], mask) for mask in masks[1:])
+
+
+def _repeated(names: Sequence[str], times: int) -> pa.Array:
+    """All names, so many times over."""
+    words = [name.encode() for name in names]
+    once = b"".join(words)
+    ends = np.cumsum([len(word) for word in words])
+    offsets = np.zeros(times * len(words) + 1, np.int32)
+    offsets[1:] = np.add.outer(np.arange(times) * len(once), ends).ravel()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(once * times)]
+    return pa.Array.from_buffers(pa.string(), times * len(words), buffers)

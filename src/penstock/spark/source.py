@@ -150,6 +150,7 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
 
     def __init__(self, options: SourceOptions, decoding: Wanted | WantedTables) -> None:
         super().__init__(options, decoding)
+        self._has_begun = False
         self._until: Position | None = None
         self._passed_on_at = 0.0
 
@@ -157,7 +158,10 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         with said_once():
             log = self._log()
             start = place(log, self._options.starting)
-            self._applied(log, start)
+            # Spark asks twice before the first batch: what it was told first must stay.
+            if not self._has_begun:
+                self._applied(log, start)
+                self._has_begun = True
             return to_offset(log, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -202,7 +206,10 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with said_once():
             log = self._log()
-            return self._parts(log, from_offset(log, start), from_offset(log, end))
+            after, up_to = from_offset(log, start), from_offset(log, end)
+            # Only in the first batch of a stream from `latest`, for which Spark asks twice.
+            after = after if after.lsn <= up_to.lsn else up_to
+            return self._parts(log, after, up_to)
 
     def commit(self, end: dict[str, Any]) -> None:
         with said_once():

@@ -15,6 +15,7 @@ def test_decoding_is_measured_for_all_and_for_four_columns() -> None:
     assert [(figure.name, figure.goal) for figure in report.figures] == [
         ("all nine columns", 0.7),
         ("four columns", 1.2),
+        ("reading the log", None),
     ]
     assert all(figure.value > 0 for figure in report.figures)
 
