@@ -47,7 +47,7 @@ def test_each_transaction_is_in_the_log_once(database: Database, tmp_path: Path)
 
     # A log that ends with the first of such a pair goes on with the second.
     first, second = adjacent[len(adjacent) // 2]
-    begin_log(database, tmp_path / "again", first.end_lsn)
+    begin_log(database, tmp_path / "again", first.end_lsn, slot=REPLAYED)
     again = Mirror(tmp_path / "again")
     with capturing(capture_config(database.dsn(), tmp_path / "again", slot=REPLAYED)):
         again.await_marker(database)

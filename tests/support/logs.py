@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.capture.storing import store
@@ -70,10 +71,11 @@ def append_transaction(writer: LogWriter, lsn: int, *messages: Message, xid: int
     writer.flush(Lsn(lsn))
 
 
-def begin_log(database: Database, directory: Path, complete_up_to: Lsn) -> None:
+def begin_log(database: Database, directory: Path, complete_up_to: Lsn, slot: str = SLOT) -> None:
     """A log of this database that knows everything up to a position, and nothing else."""
     system_id = database.value("SELECT system_identifier::text FROM pg_control_system()")
-    LogWriter(directory, identity(database, complete_up_to, system_id)).close()
+    ours = replace(identity(database, complete_up_to, system_id), slot=slot)
+    LogWriter(directory, ours).close()
 
 
 def identity(database: Database, start_lsn: Lsn, system_id: str) -> LogIdentity:

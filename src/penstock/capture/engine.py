@@ -68,10 +68,16 @@ class Capture:
                 except PenstockError as error:
                     if self._durable_lsn > durable_before:
                         patience.progressed()
-                    pause_s = patience.pause_s(error, time.monotonic())
+                    pause_s = patience.pause_s(self._in_context(error), time.monotonic())
                     _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
                     self._stop.wait(pause_s)
         _log.info("stopped", durable_lsn=str(self._durable_lsn))
+
+    def _in_context(self, error: PenstockError) -> PenstockError:
+        """A slot that is missing means more if there is a log that it fed."""
+        if isinstance(error, SlotMissing) and (self._log.path / LOG_FILE).exists():
+            return SlotMissing(self._source.slot, str(self._log.path))
+        return error
 
     @property
     def _durable_lsn(self) -> Lsn:
@@ -79,12 +85,7 @@ class Capture:
 
     def _follow(self) -> None:
         """One connection, from start to end."""
-        try:
-            slot = unless_stopped(self._stop, lambda: check_source(self._source))
-        except SlotMissing:
-            if not (self._log.path / LOG_FILE).exists():
-                raise
-            raise SlotMissing(self._source.slot, str(self._log.path)) from None
+        slot = unless_stopped(self._stop, lambda: check_source(self._source))
         with unless_stopped(
             self._stop, self._connect, undo=ReplicationConnection.close
         ) as connection:

@@ -76,9 +76,7 @@ class EmbeddedPostgres:
         self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
         self._keep = data_dir is not None
         # Absolute, for the programs run in another directory than ours.
-        self._home = Path(
-            tempfile.mkdtemp(prefix="penstock-pg-") if data_dir is None else data_dir
-        ).resolve()
+        self._home = (_throwaway_home() if data_dir is None else Path(data_dir)).resolve()
         self.data_dir = self._home / "data"
         self.log_file = self._home / "server.log"
 
@@ -294,6 +292,19 @@ def _readable_copy(directory: Path) -> Path:
     if libraries.exists():
         shutil.copytree(libraries, target / libraries.name)
     return target / install.parent.name / install.name / "bin"
+
+
+def _throwaway_home() -> Path:
+    """A new directory that goes at the end even if an interrupt comes before `with` does."""
+    with Interrupts():
+        home = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        atexit.register(_remove_unless_in_use, home)
+    return home
+
+
+def _remove_unless_in_use(home: Path) -> None:
+    if not (home / "data" / "postmaster.pid").exists():
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _let_end(process: subprocess.Popen[bytes]) -> None:

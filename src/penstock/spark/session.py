@@ -66,7 +66,8 @@ def throwaway_session(
     settings = _settings(directory)
     with ExitStack() as stack:
         # py4j would tell at length that the JVM it talks to is gone, which is what we want.
-        stack.enter_context(_silent(logging.getLogger("py4j")))
+        for logger in (logging.getLogger("py4j"), logging.getLogger()):
+            stack.enter_context(_silent(logger))
         stack.callback(_forget, unless=SparkContext._gateway)  # noqa: SLF001 - see there
         jvm = _start_jvm(settings, directory, said)
         stack.callback(_end, jvm)

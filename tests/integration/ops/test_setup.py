@@ -368,7 +368,7 @@ def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
         try:
             eventually(lambda: database.value(creating) == 1, "slot creation waits")
             process.send_signal(number)
-            told = process.communicate(timeout=10)[1]
+            told = process.communicate(timeout=30)[1]
         finally:
             process.kill()
             process.wait()
