@@ -30,13 +30,14 @@ class AckTracker:
 
     __slots__ = (
         "_done",
+        "_first_id",
         "_frontier",
         "_in_flight",
         "_last_id",
+        "_last_id_of",
         "_newest",
         "_oldest_id",
         "_open_lsn",
-        "_spans",
     )
 
     def __init__(self, initial_lsn: Lsn = ZERO) -> None:
@@ -48,9 +49,10 @@ class AckTracker:
         self._oldest_id = 1
         self._last_id = 0
         self._done: set[int] = set()
-        # For each LSN that the frontier has not reached: the first id that may be unpublished, and
-        # the last. The ids of one LSN are consecutive, for LSNs never decrease.
-        self._spans: dict[Lsn, list[int]] = {}
+        # For each LSN that the frontier has not reached: the first id that may be unpublished and,
+        # where there are several, the last. They are consecutive, for LSNs never decrease.
+        self._first_id: dict[Lsn, int] = {}
+        self._last_id_of: dict[Lsn, int] = {}
         # The oldest LSN whose newest event announced more. Once a later LSN has come the promise
         # can no longer be kept, and the frontier stays below it for good.
         self._open_lsn: Lsn | None = None
@@ -76,17 +78,17 @@ class AckTracker:
         # A first event at the initial LSN itself is welcome: that position was given, not reached.
         if lsn > self._newest or (ack_id == 1 and lsn == self._newest):
             self._newest = lsn
-            self._spans[lsn] = [ack_id, ack_id]
+            self._first_id[lsn] = ack_id
         elif lsn < self._newest:
             raise ValueError(f"LSN {lsn} is below {self._newest}, which was registered before it")
-        elif lsn in self._spans:
-            self._spans[lsn][1] = ack_id
+        elif lsn in self._first_id:
+            self._last_id_of[lsn] = ack_id
         else:
             raise ValueError(f"LSN {lsn} was already reached by the frontier")
         if more:
             if self._open_lsn is None:
                 self._open_lsn = lsn
-        elif lsn == self._open_lsn:
+        elif self._open_lsn is not None and lsn == self._open_lsn:
             self._open_lsn = None
         self._in_flight.append(lsn)
         self._last_id = ack_id
@@ -112,36 +114,35 @@ class AckTracker:
         For callers that only know an LSN; one call stands for one event. Raises `KeyError` for an
         LSN that is unknown or has nothing left to publish.
         """
-        first, last = self._spans.get(lsn, (1, 0))
+        first = self._first_id.get(lsn, 0)
         ack_id = max(first, self._oldest_id)
         while ack_id in self._done:
             ack_id += 1
-        if ack_id > last:
+        if ack_id > self._last_id_of.get(lsn, first):
             raise KeyError(f"no event at LSN {lsn} waits to be published")
-        self._spans[lsn][0] = ack_id
+        self._first_id[lsn] = ack_id
         return self.mark_published_by_id(ack_id)
 
     def _retire(self) -> Lsn | None:
         """The oldest event is published: let it go, and those behind it that were done before."""
-        in_flight, done = self._in_flight, self._done
+        in_flight, done, open_lsn = self._in_flight, self._done, self._open_lsn
+        oldest_id = self._oldest_id
         moved: Lsn | None = None
         while True:
             lsn = in_flight.popleft()
-            self._oldest_id += 1
-            if (not in_flight or in_flight[0] != lsn) and (
-                self._open_lsn is None or lsn < self._open_lsn
-            ):
+            oldest_id += 1
+            if (not in_flight or in_flight[0] != lsn) and (open_lsn is None or lsn < open_lsn):
                 moved = lsn
-                del self._spans[lsn]
-            if self._oldest_id not in done:
+                del self._first_id[lsn]
+                if self._last_id_of:
+                    self._last_id_of.pop(lsn, None)
+            if not done or oldest_id not in done:
                 break
-            done.remove(self._oldest_id)
-        return None if moved is None else self._move_to(moved)
-
-    def _move_to(self, lsn: Lsn) -> Lsn | None:
-        if lsn <= self._frontier:
-            if lsn < self._frontier:
-                raise RuntimeError(f"the frontier would go from {self._frontier} back to {lsn}")
-            return None  # it was the initial LSN
-        self._frontier = lsn
-        return lsn
+            done.remove(oldest_id)
+        self._oldest_id = oldest_id
+        if moved is None or moved == self._frontier:  # the latter: it was the initial LSN
+            return None
+        if moved < self._frontier:
+            raise RuntimeError(f"the frontier would go from {self._frontier} back to {moved}")
+        self._frontier = moved
+        return moved
