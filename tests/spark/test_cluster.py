@@ -64,9 +64,9 @@ def test_both_workers_of_a_cluster_read_their_part_of_a_log_on_a_shared_director
 ) -> None:  # M5.7
     with NotesLog(tmp_path / "log") as log:
         body = b"x" * 10_000
-        while log.written * len(body) < 4 * SHARE_BYTES:
+        while log.written * len(body) < 2 * SHARE_BYTES:
             log.insert(200, body=body)
-        log.insert_large(3 * SHARE_BYTES // len(body), body=body)
+        log.insert_large(2 * SHARE_BYTES // len(body), body=body)
     result = tmp_path / "result.json"
     command = [SPARK_HOME / "bin" / "spark-submit", "--master", master, *SETTINGS]
     command += [APPS / "cluster.py", log.path, tmp_path / "checkpoint", result]
@@ -75,7 +75,7 @@ def test_both_workers_of_a_cluster_read_their_part_of_a_log_on_a_shared_director
     found = json.loads(result.read_text())
     everything = (log.written, sum(range(log.written)))
     assert totals(found["batch"]) == everything
-    assert len(found["batch"]) >= 6, "both the many transactions and the large one are shared out"
+    assert len(found["batch"]) >= 4, "both the many transactions and the large one are shared out"
     assert workers(found["batch"], tmp_path) == set(WORKERS)
 
     assert len(found["stream"]) >= 2

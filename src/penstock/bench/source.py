@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from penstock.bench.backlog import Backlog, notifications_backlog
@@ -104,8 +105,9 @@ def _group(spark: SparkSession, log: Path, backlog: Backlog) -> None:
         .options(path=str(log), table=str(TABLE), columns=",".join(DIMENSIONS))
         .load()
     )
-    counted = changes.groupBy(*DIMENSIONS, "_change_type").count().collect()
-    new = sum(row["count"] for row in counted if row["_change_type"] != "update_preimage")
+    counted = changes.groupBy(*DIMENSIONS, "_change_type").count().toArrow()
+    is_new = pc.not_equal(counted["_change_type"], "update_preimage")
+    new = pc.sum(counted["count"].filter(is_new)).as_py()
     if new != backlog.changes:
         raise PenstockError(
             f"Spark counted {new} of {backlog.changes} changes", remedy="Report this as a bug"

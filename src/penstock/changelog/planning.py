@@ -18,8 +18,9 @@ from penstock.changelog.runs import Share
 from penstock.changelog.segments import FrameAt
 from penstock.lsn import Lsn
 
-# One task's work: long beside the start of a task, short beside a batch.
-SHARE_BYTES = 16 * 2**20
+# One task's work. Large: what a task groups by itself need not be sent on (`bench source`, four
+# tasks instead of seventeen: a quarter less time).
+SHARE_BYTES = 64 * 2**20
 # The server's clock and ours may differ by so much.
 _CLOCKS = timedelta(minutes=10)
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)

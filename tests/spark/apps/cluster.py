@@ -25,7 +25,7 @@ def main(log: str, checkpoint: str, result: str) -> None:
 
     query = (
         spark.readStream.format("penstock")
-        .options(**given, maxBytesPerTrigger="64m")
+        .options(**given, maxBytesPerTrigger="128m")
         .load()
         .writeStream.foreachBatch(collect)
         .option("checkpointLocation", checkpoint)
