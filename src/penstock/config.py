@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -25,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.declarations import AggregateConfig, AggregateSource, AggregateTarget, Dimension
 from penstock.errors import (
     ConfigError,
     ConfigInvalidValue,
@@ -33,7 +31,16 @@ from penstock.errors import (
     ConfigSyntax,
     ConfigUnknownKey,
 )
-from penstock.names import TableName
+from penstock.sections import (
+    Dsn,
+    Identifier,
+    Number,
+    PlainName,
+    Secret,
+    Section,
+    TableRef,
+    not_empty,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,54 +49,7 @@ DEFAULT_PATH = Path("penstock.toml")
 _ENV_PREFIX = "PENSTOCK_"
 
 
-class Dsn(str):
-    """A connection string that knows which setting or variable holds it, for errors."""
-
-    __slots__ = ("origin",)
-    origin: str
-
-    def __new__(cls, text: str, origin: str) -> Dsn:
-        dsn = super().__new__(cls, text)
-        dsn.origin = origin
-        return dsn
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
-
-
-def _table_name(value: object) -> object:
-    return TableName.parse(value) if isinstance(value, str) else value
-
-
-def _identifier(value: str) -> str:
-    if len(value.encode()) > 63:
-        raise ValueError("a PostgreSQL name has at most 63 bytes")
-    return value
-
-
-def _not_boolean(value: object) -> object:
-    if isinstance(value, bool):  # which Python takes for 0 and 1
-        raise ValueError("should be a number")  # noqa: TRY004  # pydantic explains only this one
-    return value
-
-
-def _not_empty(value: object) -> object:
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("should not be empty")
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError("should not hold a NUL character")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_not_boolean)]
-Secret = Annotated[SecretStr, BeforeValidator(_not_empty)]
-Identifier = Annotated[str, Field(min_length=1), AfterValidator(_identifier)]
-# Postgres allows nothing else in the name of a slot.
-SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
-
-
-class SourceTable(_Section):
+class SourceTable(Section):
     """One published table, and the replica identity it should have.
 
     `auto` keeps an identity that works (a primary key, FULL, an index) and otherwise takes the
@@ -97,7 +57,7 @@ class SourceTable(_Section):
     words; any other text is the name of an index.
     """
 
-    name: Annotated[TableName, BeforeValidator(_table_name)]
+    name: TableRef
     replica_identity: Identifier = "auto"
 
     @model_validator(mode="before")
@@ -106,7 +66,7 @@ class SourceTable(_Section):
         return {"name": value} if isinstance(value, str) else value
 
 
-class SourceConfig(_Section):
+class SourceConfig(Section):
     """The database to read from."""
 
     dsn: Secret
@@ -114,7 +74,7 @@ class SourceConfig(_Section):
     setup_dsn: Secret | None = None
     # Names the source in messages and metrics.
     name: Identifier = "penstock"
-    slot: SlotName = "penstock"
+    slot: PlainName = "penstock"
     publication: Identifier = "penstock"
     tables: Annotated[tuple[SourceTable, ...], Field(min_length=1)]
     # PostgreSQL 17 and newer: the slot is carried over to a standby.
@@ -151,7 +111,7 @@ class SourceConfig(_Section):
         return Dsn(secret.get_secret_value(), self._origins.get(key, f"{key} in [source]"))
 
 
-class HeartbeatConfig(_Section):
+class HeartbeatConfig(Section):
     """A small logical message that proves the whole path and measures its latency."""
 
     # 0 switches heartbeats off.
@@ -167,11 +127,11 @@ class HeartbeatConfig(_Section):
         return self
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """The change log on disk."""
 
     # Relative to the folder of the configuration file.
-    path: Annotated[Path, BeforeValidator(_not_empty)] = Path("penstock-log")
+    path: Annotated[Path, BeforeValidator(not_empty)] = Path("penstock-log")
     # LZ4 makes the log about a third of its size, Zstandard a seventh, for some more work.
     compression: Literal["none", "lz4", "zstd"] = "none"
     # A new segment file begins at this size or age; whole segments are removed.
@@ -192,12 +152,28 @@ class LogConfig(_Section):
         return self
 
 
-class Config(_Section):
+class Config(Section):
     """One file = one source = one slot = one log."""
 
     source: SourceConfig
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     log: LogConfig = LogConfig()
+    aggregate: tuple[AggregateConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _aggregates_read_what_is_published(self) -> Config:
+        names = [aggregate.name for aggregate in self.aggregate]
+        published = {table.name for table in self.source.tables}
+        for aggregate in self.aggregate:
+            if names.count(aggregate.name) > 1:
+                raise ValueError(f"there are two aggregates {aggregate.name}")
+            for source in aggregate.sources:
+                if source.table not in published:
+                    raise ValueError(
+                        f"aggregate {aggregate.name} reads {source.table}, which is not among the "
+                        "tables of [source]"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _timeout_outlasts_a_busy_walsender(self) -> Config:
@@ -238,6 +214,7 @@ def load(
     for key, variable in _environment_keys(environ).items():
         _assign(merged, key, environ[variable])
         origins[key] = f"environment variable {variable}"
+    target_dsns = _target_dsns(merged, environ)
     for key, value in (flags or {}).items():
         _assign(merged, key, value)
         origins[key] = f"flag --{key.rpartition('.')[2].replace('_', '-')}"
@@ -246,6 +223,9 @@ def load(
     except ValidationError as error:
         raise _explain(error, where, origins, merged) from None
     config.source.remember(origins)
+    for aggregate in config.aggregate:
+        if aggregate.name in target_dsns:
+            aggregate.remember(f"environment variable {target_dsns[aggregate.name]}")
     if not config.log.path.is_absolute():
         log = config.log.model_copy(update={"path": file.parent.resolve() / config.log.path})
         config = config.model_copy(update={"log": log})
@@ -281,10 +261,10 @@ def _read_toml(file: Path) -> dict[str, Any]:
         ) from None
 
 
-def _sections() -> dict[str, type[_Section]]:
+def _sections() -> dict[str, type[Section]]:
     sections = {}
     for name, field in Config.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             sections[name] = field.annotation
     return sections
 
@@ -333,6 +313,19 @@ def _refuse_misspelt(environ: Mapping[str, str]) -> None:
             )
 
 
+def _target_dsns(merged: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Aggregate → the variable that holds its `target_dsn`, which is set from it."""
+    found = {}
+    entries = merged.get("aggregate")
+    for entry in entries if isinstance(entries, list) else ():
+        name = entry.get("name") if isinstance(entry, dict) else None
+        variable = f"{_ENV_PREFIX}AGGREGATE_{name}_TARGET_DSN".upper()
+        if isinstance(name, str) and variable in environ:
+            entry["target_dsn"] = environ[variable]
+            found[name] = variable
+    return found
+
+
 def _assign(target: dict[str, Any], dotted: str, value: Any) -> None:
     section, _, key = dotted.partition(".")
     inner = target.setdefault(section, {})
@@ -378,7 +371,7 @@ _TYPE_REASONS = {
     "path_type": "should be a path, in quotes",
     "too_short": "should not be empty",
     "finite_number": "should be a finite number",
-    # The only key with a pattern.
+    # The only pattern there is.
     "string_pattern_mismatch": (
         "should be 1 to 63 characters, and only lower-case letters a to z, digits and _"
     ),
@@ -410,13 +403,21 @@ def _unknown_key(problem: str, name: str, known: list[str]) -> ConfigUnknownKey:
 
 
 def _siblings(path: list[str]) -> list[str]:
-    model: type[BaseModel] = Config
+    model: type[Section] = Config
     for part in path[:-1]:
-        if part in _sections():
-            model = _sections()[part]
-        elif part == "tables":
-            model = SourceTable
+        model = _models().get(part, model)
     return list(model.model_fields)
+
+
+def _models() -> Mapping[str, type[Section]]:
+    """What stands below a key."""
+    return _sections() | {
+        "tables": SourceTable,
+        "aggregate": AggregateConfig,
+        "sources": AggregateSource,
+        "targets": AggregateTarget,
+        "dimensions": Dimension,
+    }
 
 
 def _spell(path: list[str]) -> str:
@@ -426,16 +427,19 @@ def _spell(path: list[str]) -> str:
     ('slot in [source]', 'section [source]', 'tables, entry 1, name in [source]')
     """
     section, *rest = path
+    place = f"[{section}]"
+    if section == "aggregate" and rest:
+        place, rest = f"[[aggregate]] {int(rest[0]) + 1}", rest[1:]
     if not rest:
-        return f"section [{section}]"
+        return f"section {place}"
     words = [f"entry {int(part) + 1}" if part.isdigit() else part for part in rest]
-    return f"{', '.join(words)} in [{section}]"
+    return f"{', '.join(words)} in {place}"
 
 
 def _how_to_give(path: list[str]) -> str:
     if path == ["source", "tables"]:
         return 'Name the tables to read, e.g. tables = ["public.notifications"] in [source]'
-    if len(path) == 2:
+    if path[0] != "aggregate" and len(path) == 2:
         variable = f"{_ENV_PREFIX}{path[0]}_{path[1]}".upper()
         return f"Add it to the file, or set the environment variable {variable}"
     if len(path) > 2:

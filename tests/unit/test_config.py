@@ -16,6 +16,7 @@ from penstock.config import (
     SourceTable,
     load,
 )
+from penstock.declarations import AggregateConfig, AggregateSource, AggregateTarget, Dimension
 from penstock.errors import (
     ConfigError,
     ConfigInvalidValue,
@@ -225,7 +226,13 @@ def test_the_documents_example_loads(file: Path) -> None:
     assert source.tables[2].replica_identity == "full"
 
 
-@pytest.mark.parametrize("model", [SourceConfig, SourceTable, HeartbeatConfig, LogConfig])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(SourceConfig, SourceTable, HeartbeatConfig, LogConfig),
+        *(AggregateConfig, AggregateSource, AggregateTarget, Dimension),
+    ],
+)
 def test_every_key_is_documented_with_its_default(model: type[BaseModel]) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\|", DOCUMENT.read_text(), re.MULTILINE)
     for name, field in model.model_fields.items():
@@ -243,4 +250,4 @@ def test_every_key_is_documented_with_its_default(model: type[BaseModel]) -> Non
 def test_every_section_is_documented() -> None:
     text = DOCUMENT.read_text()
     for section in Config.model_fields:
-        assert f"## `[{section}]`" in text
+        assert f"## `[{section}]`" in text or f"## `[[{section}]]`" in text

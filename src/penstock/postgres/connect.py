@@ -15,7 +15,6 @@ from typing import Any
 import psycopg
 from psycopg import conninfo
 
-from penstock.config import Dsn
 from penstock.errors import (
     AuthenticationFailed,
     BadDsn,
@@ -26,6 +25,7 @@ from penstock.errors import (
     SourceUnavailable,
 )
 from penstock.names import quote
+from penstock.sections import Dsn
 
 # Long enough for a slow TLS handshake over a continent, short enough for a person to wait.
 _CONNECT_TIMEOUT_S = 10

@@ -1,0 +1,282 @@
+"""From runs of the log to what they add to aggregates: signed counts and sums. Pure.
+
+Rows with equal values are summed up here, before Spark sees them: dimensions and filters are
+functions of these values, so equal rows count alike whatever they compute. What leaves is small,
+and to group it once more by the dimensions is little work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changelog.runs import Run
+from penstock.decode.classify import Counted, Needed, classify
+from penstock.decode.columns import Mask, Texts, column
+from penstock.decode.definition import Definition
+from penstock.decode.images import images
+from penstock.decode.metadata import truncates
+from penstock.decode.octets import Octets
+from penstock.decode.tuples import TEXT
+from penstock.decode.types import Kind, ValueType
+from penstock.errors import SchemaMismatch, TableTruncated
+from penstock.lsn import Lsn
+from penstock.names import TableName
+
+# The columns that every row has; a note has nothing else.
+AGGREGATE, ROWS, NOTE = "_aggregate", "_rows", "_note"
+# The note that tells how many changes counted; every other one is a reason why some did not.
+COUNTED = "counted"
+_SMALL_INTEGERS = (Kind.SMALLINT, Kind.INTEGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A column that an aggregate reads."""
+
+    name: str
+    kind: ValueType
+
+    @property
+    def key(self) -> str:
+        """Its name among all aggregates' columns: one of the same name may have another type."""
+        return f"{self.name} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class SummedSource:
+    """One table of an aggregate."""
+
+    table: TableName
+    rules: frozenset[str]
+    immutable: frozenset[str]
+    aliases: Mapping[str, tuple[str, ...]]
+    # The table has the columns since some time before this commit.
+    after_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What is asked of the log for one aggregate."""
+
+    name: str
+    sources: tuple[SummedSource, ...]
+    keys: tuple[Input, ...]
+    sums: tuple[Input, ...]
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return tuple(dict.fromkeys((*self.keys, *self.sums)))
+
+
+def sum_type(kind: ValueType) -> pa.DataType:
+    """Wide enough for as many values as a log can hold."""
+    if kind.kind in _SMALL_INTEGERS:
+        return pa.int64()
+    return pa.decimal128(38, kind.scale)
+
+
+def delta_schema(wanted: Sequence[Summed]) -> pa.Schema:
+    keys = {each.key: each.kind.arrow for one in wanted for each in one.keys}
+    sums = {f"sum {each.key}": sum_type(each.kind) for one in wanted for each in one.sums}
+    return pa.schema(
+        [
+            pa.field(AGGREGATE, pa.int32(), nullable=False),
+            pa.field(ROWS, pa.int64(), nullable=False),
+            pa.field(NOTE, pa.string()),
+            *(pa.field(name, kind) for name, kind in (keys | sums).items()),
+        ]
+    )
+
+
+class Deltas:
+    """Sums up run after run, for all aggregates."""
+
+    def __init__(self, wanted: Sequence[Summed]) -> None:
+        self._wanted = wanted
+        self._plans: dict[tuple[int, int, tuple[bytes, ...]], _Plan] = {}
+        self.schema = delta_schema(wanted)
+
+    def batch(self, run: Run) -> pa.RecordBatch:
+        octets = Octets(run.buffer)
+        definitions = [Definition.parse(messages) for messages in run.definitions]
+        tables = [
+            table
+            for ordinal, one in enumerate(self._wanted)
+            for table in self._of_aggregate(octets, run, definitions, ordinal, one)
+        ]
+        whole = pa.concat_tables(tables, promote_options="default") if tables else None
+        return _fitted(self.schema, whole)
+
+    def _of_aggregate(
+        self,
+        octets: Octets,
+        run: Run,
+        definitions: Sequence[Definition],
+        ordinal: int,
+        wanted: Summed,
+    ) -> Iterator[pa.Table]:
+        notes: Counter[str] = Counter()
+        for number, source in enumerate(wanted.sources):
+            ours = {d.relation.oid: d.table for d in definitions if d.table == source.table}
+            if source.rules and (emptied := truncates(octets, run, ours)):
+                raise truncated(run, emptied[0][0], source.table, wanted.name)
+            for which, definition in enumerate(definitions):
+                index = np.flatnonzero(run.definition == which)
+                if definition.table != source.table or not len(index):
+                    continue
+                place = (ordinal, number, run.definitions[which])
+                plan = self._plans.setdefault(place, _Plan(definition, wanted, source))
+                counted, table = plan.summed(octets, run, index)
+                notes.update(counted.skipped)
+                notes[COUNTED] += counted.changes
+                yield table.append_column(AGGREGATE, _repeat(ordinal, len(table)))
+        if noted := {note: count for note, count in notes.items() if count}:
+            yield pa.table(
+                {
+                    AGGREGATE: _repeat(ordinal, len(noted)),
+                    ROWS: pa.array(list(noted.values()), pa.int64()),
+                    NOTE: list(noted),
+                }
+            )
+
+
+class _Plan:
+    """How one description of a table gives what an aggregate reads."""
+
+    def __init__(self, definition: Definition, wanted: Summed, source: SummedSource) -> None:
+        self._definition = definition
+        self._wanted = wanted
+        self._source = source
+
+    @cached_property
+    def _needed(self) -> list[Needed]:
+        return [
+            Needed(each.name, self._place(each.name), each.name in self._source.immutable)
+            for each in self._wanted.inputs
+        ]
+
+    def _place(self, name: str) -> int | None:
+        places = map(self._definition.index, self._source.aliases.get(name, (name,)))
+        return next((place for place in places if place is not None), None)
+
+    def summed(self, octets: Octets, run: Run, index: np.ndarray) -> tuple[Counted, pa.Table]:
+        self._check(run, index)
+        places = {need.place for need in self._needed if need.place is not None}
+        found = images(octets, run, index, self._definition.relation, places, preimages=True)
+        counted = classify(found, self._needed, self._source.rules, str(self._source.table))
+        arrays, bad = self._arrays(octets, counted)
+        for name, mask in bad.items():
+            reason = f"{self._source.table}: a {name} that Spark cannot hold"
+            counted.skipped[reason] += int(np.count_nonzero(mask))
+        good = ~np.logical_or.reduce([np.zeros(len(counted.rows), bool), *bad.values()])
+        return counted, summed_up(self._wanted, arrays, pa.array(counted.sign), good)
+
+    def _check(self, run: Run, index: np.ndarray) -> None:
+        """As for a reader of the table: what came later is unknown, what is gone is an error."""
+        for each, need in zip(self._wanted.inputs, self._needed, strict=True):
+            lsns = run.commit_lsn[index]
+            if need.place is not None:
+                given = self._definition.types[need.place]
+                if not each.kind.holds(given):
+                    raise self._mismatch(f"is {given} and not {each.kind}", need.name, lsns[0])
+            elif (newer := lsns > self._source.after_lsn).any():
+                raise self._mismatch("is gone: dropped or renamed", need.name, lsns[newer][0])
+
+    def _mismatch(self, what: str, name: str, lsn: np.uint64) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"column {name} of {self._source.table} {what} in the change that commits at "
+            f"{Lsn(int(lsn))}",
+            remedy=f"Correct aggregate {self._wanted.name}, then: penstock reset "
+            f"{self._wanted.name}",
+            lsn=Lsn(int(lsn)),
+            column=name,
+        )
+
+    def _arrays(
+        self, octets: Octets, counted: Counted
+    ) -> tuple[dict[Input, pa.Array], dict[str, Mask]]:
+        """The values of the images that count; and which of them have no place in their type."""
+        arrays: dict[Input, pa.Array] = {}
+        bad: dict[str, Mask] = {}
+        rows = counted.rows
+        for each, need in zip(self._wanted.inputs, self._needed, strict=True):
+            if need.place is None:  # then no image counts
+                arrays[each] = pa.nulls(len(rows), each.kind.arrow)
+                continue
+            cells = counted.images.cells[need.place]
+            reading = each.kind.reading(self._definition.types[need.place])
+            valid = cells.kind[rows] == TEXT
+            texts = Texts(octets, cells.start[rows], cells.length[rows], valid)
+            array, mask = column(texts, reading)
+            arrays[each] = array if reading == each.kind else array.cast(each.kind.arrow)
+            if mask.any():
+                bad[each.name] = mask
+        return arrays, bad
+
+
+def summed_up(
+    wanted: Summed, arrays: Mapping[Input, pa.Array], sign: pa.Array, good: Mask
+) -> pa.Table:
+    """Rows with equal keys as one, with their signed count and sums; nothing that is zero."""
+    columns = {each.key: arrays[each] for each in wanted.keys}
+    columns[ROWS] = sign
+    for each in wanted.sums:
+        values = arrays[each].cast(sum_type(each.kind))
+        signed = pc.if_else(pc.greater(sign, 0), values, pc.negate(values))
+        columns[f"sum {each.key}"] = signed.cast(sum_type(each.kind))
+    table = pa.table(columns)
+    if not good.all():
+        table = table.filter(pa.array(good))
+    added = [ROWS, *(f"sum {each.key}" for each in wanted.sums)]
+    grouped = table.group_by([each.key for each in wanted.keys], use_threads=False).aggregate(
+        [(name, "sum") for name in added]
+    )
+    grouped = grouped.rename_columns(
+        [
+            name.removesuffix("_sum") if name.endswith("_sum") else name
+            for name in grouped.column_names
+        ]
+    )
+    sums = {
+        f"sum {each.key}": pc.fill_null(grouped[f"sum {each.key}"].cast(sum_type(each.kind)), 0)
+        for each in wanted.sums
+    }
+    for name, values in sums.items():
+        grouped = grouped.set_column(grouped.column_names.index(name), name, values)
+    zero = [pc.equal(grouped[name], 0) for name in added]
+    some = zero[0]
+    for each in zero[1:]:
+        some = pc.and_(some, each)
+    return grouped.filter(pc.invert(some))
+
+
+def truncated(run: Run, message: int, table: TableName, aggregate: str) -> TableTruncated:
+    lsn = Lsn(int(run.commit_lsn[message]))
+    return TableTruncated(
+        f"{table} was truncated at {lsn}, and aggregate {aggregate} counts its rows",
+        remedy=f"Run: penstock reset {aggregate}",
+        lsn=lsn,
+    )
+
+
+def _repeat(value: int, times: int) -> pa.Array:
+    return pa.array(np.full(times, value, np.int32))
+
+
+def _fitted(schema: pa.Schema, table: pa.Table | None) -> pa.RecordBatch:
+    """All columns, in their order."""
+    rows = 0 if table is None else len(table)
+    columns = [
+        table[field.name].combine_chunks()
+        if table is not None and field.name in table.column_names
+        else pa.nulls(rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

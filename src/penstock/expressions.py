@@ -1,0 +1,85 @@
+"""Spark SQL expressions as the configuration holds them: which columns they read, and what is wrong
+with them. Pure; Spark itself has the last word when a pipeline starts.
+"""
+
+from __future__ import annotations
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+# Their value is another one when the same change is read again, or on another machine.
+_UNSTABLE = frozenset(
+    """
+    rand random randn randstr uuid uniform shuffle monotonically_increasing_id spark_partition_id
+    now current_date current_timestamp current_time curdate localtimestamp current_timezone
+    unix_timestamp current_user session_user user current_database current_schema current_catalog
+    version input_file_name input_file_block_start input_file_block_length reflect java_method
+    """.split()
+)
+# sqlglot's own names of some of them.
+_UNSTABLE_NODES = (
+    exp.Rand,
+    exp.Randn,
+    exp.Uuid,
+    exp.CurrentDate,
+    exp.CurrentTimestamp,
+    exp.CurrentTime,
+    exp.CurrentDatetime,
+    exp.CurrentUser,
+)
+_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Star)
+
+
+class BadExpression(ValueError):
+    """The text says what is wrong, in words that go behind the place where it stands."""
+
+
+def columns_of(text: str) -> tuple[str, ...]:
+    """The columns that an expression reads, in order. Raises `BadExpression`.
+
+    >>> columns_of("to_date(from_utc_timestamp(created_at, 'Europe/London'))")
+    ('created_at',)
+    >>> columns_of("`Weird name`")
+    ('Weird name',)
+    """
+    tree = _parsed(text)
+    for node in tree.walk():
+        if isinstance(node, _MANY_ROWS):
+            raise BadExpression("is about several rows; it should be about the values of one row")
+        if isinstance(node, _UNSTABLE_NODES) or _name(node) in _UNSTABLE:
+            raise BadExpression(
+                f"uses {_name(node)}, which gives another value each time: a change that is read "
+                "again must count the same"
+            )
+    names = [column.name for column in tree.find_all(exp.Column)]
+    return tuple(dict.fromkeys(sorted(names, key=text.find)))
+
+
+def plain_column(text: str) -> str | None:
+    """The column, if the expression is nothing but one.
+
+    >>> plain_column("status"), plain_column("upper(status)")
+    ('status', None)
+    """
+    tree = _parsed(text)
+    return tree.name if isinstance(tree, exp.Column) else None
+
+
+def _parsed(text: str) -> exp.Expression:
+    try:
+        trees = sqlglot.parse(text, read="spark")
+    except SqlglotError:
+        raise BadExpression("is not an expression of Spark SQL") from None
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias):
+        raise BadExpression("should be one expression of Spark SQL")
+    if isinstance(tree, exp.Column) and tree.table:
+        raise BadExpression("should name a column without its table")
+    return tree
+
+
+def _name(node: exp.Expr) -> str:
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower()
+    return node.sql_name().lower() if isinstance(node, exp.Func) else ""

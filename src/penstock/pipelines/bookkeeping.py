@@ -1,0 +1,100 @@
+"""What Penstock notes in a target's database, in the schema `penstock`: how far each aggregate has
+come, and what its tables do not show yet. SQL, and the rows of it.
+
+The position lives beside the counts, because an upsert of increments is not idempotent by itself:
+the two change in one transaction or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+from psycopg.rows import class_row
+
+from penstock.lsn import Lsn
+
+SCHEMA = "penstock"
+State = Literal["seeding", "seeded", "live"]
+
+# By name; each is made if it is missing.
+TABLES = {
+    "progress": """
+CREATE TABLE penstock.progress (
+    aggregate text PRIMARY KEY,
+    -- Of everything in the declaration that decides about the result.
+    fingerprint text NOT NULL,
+    -- Positions of another log are never compared with this one.
+    log_id uuid NOT NULL,
+    -- Every commit that ends at or below it is in the targets, and no other.
+    applied_lsn pg_lsn NOT NULL,
+    state text NOT NULL CHECK (state IN ('seeding', 'seeded', 'live')),
+    -- A job that does not know the newest one has been replaced.
+    epoch bigint NOT NULL DEFAULT 0,
+    -- Since it was seeded: changes that counted, those that did not by reason, and how often a
+    -- count was kept from going below zero.
+    changes bigint NOT NULL DEFAULT 0,
+    skipped jsonb NOT NULL DEFAULT '{}',
+    clamped bigint NOT NULL DEFAULT 0,
+    seeded_at timestamptz,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)""",
+    "parked": """
+CREATE TABLE penstock.parked (
+    aggregate text NOT NULL REFERENCES penstock.progress ON DELETE CASCADE,
+    target text NOT NULL,
+    key jsonb NOT NULL,
+    -- What the target does not show: it refused the key, or a count would be below zero.
+    deltas jsonb NOT NULL,
+    reason text NOT NULL,
+    is_negative boolean NOT NULL,
+    attempts integer NOT NULL DEFAULT 1,
+    parked_at timestamptz NOT NULL DEFAULT now(),
+    retry_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (aggregate, target, key)
+)""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One aggregate's row."""
+
+    aggregate: str
+    fingerprint: str
+    log_id: str
+    applied_lsn: Lsn
+    state: State
+    epoch: int
+    changes: int
+    skipped: dict[str, int]
+    clamped: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.applied_lsn, Lsn):
+            object.__setattr__(self, "applied_lsn", Lsn.parse(self.applied_lsn))
+
+
+_PROGRESS = """
+SELECT aggregate, fingerprint, log_id::text, applied_lsn::text, state, epoch, changes, skipped,
+       clamped
+  FROM penstock.progress WHERE aggregate = %s
+"""
+
+
+def read_progress(
+    connection: psycopg.Connection[Any], aggregate: str, *, lock: bool = False
+) -> Progress | None:
+    """Where an aggregate is; with `lock`, nobody else moves it until the transaction ends."""
+    sql = _PROGRESS + (" FOR UPDATE" if lock else "")
+    with connection.cursor(row_factory=class_row(Progress)) as cursor:
+        return cursor.execute(sql.encode(), [aggregate]).fetchone()
+
+
+def tables_missing(connection: psycopg.Connection[Any]) -> list[str]:
+    """Which of ours the database does not have."""
+    found = connection.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = %s", [SCHEMA]
+    ).fetchall()
+    return [name for name in TABLES if (name,) not in found]
