@@ -64,20 +64,20 @@ class Progress:
     aggregate: str
     fingerprint: str
     log_id: str
-    applied_lsn: Lsn
+    applied: str
     state: State
     epoch: int
     changes: int
     skipped: dict[str, int]
     clamped: int
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.applied_lsn, Lsn):
-            object.__setattr__(self, "applied_lsn", Lsn.parse(self.applied_lsn))
+    @property
+    def applied_lsn(self) -> Lsn:
+        return Lsn.parse(self.applied)
 
 
 _PROGRESS = """
-SELECT aggregate, fingerprint, log_id::text, applied_lsn::text, state, epoch, changes, skipped,
+SELECT aggregate, fingerprint, log_id::text, applied_lsn::text AS applied, state, epoch, changes, skipped,
        clamped
   FROM penstock.progress WHERE aggregate = %s
 """

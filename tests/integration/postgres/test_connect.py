@@ -8,7 +8,6 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from penstock.config import Dsn
 from penstock.errors import (
     AuthenticationFailed,
     BadDsn,
@@ -20,6 +19,7 @@ from penstock.errors import (
 )
 from penstock.postgres.connect import connect
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
+from penstock.sections import Dsn
 
 SECRET = "hunter2"
 RULES = """
