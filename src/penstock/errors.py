@@ -478,3 +478,23 @@ class ValueUnrepresentable(PipelineError):
 
 class TableTruncated(PipelineError):
     """A table was emptied, and the reader did not say what that should mean."""
+
+
+class TargetMismatch(PipelineError):
+    """A target table is missing, or is not what its aggregate needs."""
+
+
+class ProgressGap(PipelineError):
+    """A target is behind where a batch begins: to go on would leave changes out."""
+
+
+class PipelineFenced(PipelineError):
+    """Another job works on the same aggregate."""
+
+
+class NotSeeded(PipelineError):
+    """An aggregate has no position yet, or one for another declaration or another log."""
+
+
+class TargetUnavailable(PipelineError):
+    """A target's database cannot be reached, or does not let us write."""

@@ -4,6 +4,8 @@ with them. Pure; Spark itself has the last word when a pipeline starts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -64,6 +66,19 @@ def plain_column(text: str) -> str | None:
     """
     tree = _parsed(text)
     return tree.name if isinstance(tree, exp.Column) else None
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """The expression over columns of other names; a column that is not among them is an error.
+
+    >>> renamed("upper(status) || `Weird name`", {"status": "s t", "Weird name": "w"})
+    'upper(`s t`) || `w`'
+    """
+    found = [column.this for column in _parsed(text).find_all(exp.Column)]
+    for identifier in sorted(found, key=lambda each: -each.meta["start"]):
+        start, end = identifier.meta["start"], identifier.meta["end"] + 1
+        text = f"{text[:start]}`{names[identifier.name]}`{text[end:]}"
+    return text
 
 
 def _parsed(text: str) -> exp.Expression:

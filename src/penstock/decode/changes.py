@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -17,7 +18,15 @@ from penstock.changelog.runs import Run
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
 from penstock.decode.images import CHANGES, TRUNCATE, Images, images
-from penstock.decode.metadata import in_order, metadata, schema, truncated, truncates, words
+from penstock.decode.metadata import (
+    in_order,
+    metadata,
+    range_row,
+    schema,
+    truncated,
+    truncates,
+    words,
+)
 from penstock.decode.octets import Octets, Positions
 from penstock.decode.tuples import TEXT
 from penstock.decode.types import Kind, ValueType
@@ -48,6 +57,12 @@ class TableChanges:
         self._plans: dict[tuple[bytes, ...], _Plan] = {}
         fields = [pa.field(name, kind.arrow) for name, kind in wanted.columns]
         self.schema = schema(fields, wanted.prefix)
+
+    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
+        return range_row(self.schema, self._wanted.prefix, after, up_to)
+
+    def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+        return (batch for batch in map(self.batch, runs) if batch.num_rows)
 
     def batch(self, run: Run) -> pa.RecordBatch:
         """The table's changes in the run, in order."""

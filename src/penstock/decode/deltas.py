@@ -8,7 +8,7 @@ and to group it once more by the dimensions is little work.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,8 +31,12 @@ from penstock.names import TableName
 
 # The columns that every row has; a note has nothing else.
 AGGREGATE, ROWS, NOTE = "_aggregate", "_rows", "_note"
+# Of the note that says which range a batch covers.
+NO_AGGREGATE = -1
 # The note that tells how many changes counted; every other one is a reason why some did not.
 COUNTED = "counted"
+# Little memory, and long beside what a run has.
+_MOST_ROWS = 200_000
 _SMALL_INTEGERS = (Kind.SMALLINT, Kind.INTEGER)
 
 
@@ -58,7 +62,7 @@ class SummedSource:
     immutable: frozenset[str]
     aliases: Mapping[str, tuple[str, ...]]
     # The table has the columns since some time before this commit.
-    after_lsn: Lsn
+    after_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,13 @@ class Summed:
         return tuple(dict.fromkeys((*self.keys, *self.sums)))
 
 
+@dataclass(frozen=True, slots=True)
+class WantedDeltas:
+    """What is asked of the log for all aggregates that are followed together."""
+
+    aggregates: tuple[Summed, ...]
+
+
 def sum_type(kind: ValueType) -> pa.DataType:
     """Wide enough for as many values as a log can hold."""
     if kind.kind in _SMALL_INTEGERS:
@@ -82,9 +93,13 @@ def sum_type(kind: ValueType) -> pa.DataType:
     return pa.decimal128(38, kind.scale)
 
 
+def sum_name(each: Input) -> str:
+    return f"sum {each.key}"
+
+
 def delta_schema(wanted: Sequence[Summed]) -> pa.Schema:
     keys = {each.key: each.kind.arrow for one in wanted for each in one.keys}
-    sums = {f"sum {each.key}": sum_type(each.kind) for one in wanted for each in one.sums}
+    sums = {sum_name(each): sum_type(each.kind) for one in wanted for each in one.sums}
     return pa.schema(
         [
             pa.field(AGGREGATE, pa.int32(), nullable=False),
@@ -98,12 +113,35 @@ def delta_schema(wanted: Sequence[Summed]) -> pa.Schema:
 class Deltas:
     """Sums up run after run, for all aggregates."""
 
-    def __init__(self, wanted: Sequence[Summed]) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: WantedDeltas) -> None:
+        self._wanted = wanted.aggregates
         self._plans: dict[tuple[int, int, tuple[bytes, ...]], _Plan] = {}
-        self.schema = delta_schema(wanted)
+        self.schema = delta_schema(wanted.aggregates)
 
-    def batch(self, run: Run) -> pa.RecordBatch:
+    def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+        """Sums of several runs together, for what they have in common need not be sent twice."""
+        gathered: list[pa.RecordBatch] = []
+        rows = 0
+        for run in runs:
+            gathered.append(self._batch(run))
+            rows += gathered[-1].num_rows
+            if rows >= _MOST_ROWS:
+                gathered = [self._together(gathered)]
+                rows = gathered[0].num_rows
+                if rows >= _MOST_ROWS // 2:
+                    yield gathered.pop()
+                    rows = 0
+        if rows:
+            yield self._together(gathered)
+
+    def _together(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        table = pa.Table.from_batches(batches)
+        added = [ROWS, *(name for name in table.column_names if name.startswith("sum "))]
+        keys = [name for name in table.column_names if name not in added]
+        summed = table.group_by(keys, use_threads=False).aggregate([(n, "sum") for n in added])
+        return _fitted(self.schema, summed.rename_columns([*keys, *added]))
+
+    def _batch(self, run: Run) -> pa.RecordBatch:
         octets = Octets(run.buffer)
         definitions = [Definition.parse(messages) for messages in run.definitions]
         tables = [
@@ -113,6 +151,10 @@ class Deltas:
         ]
         whole = pa.concat_tables(tables, promote_options="default") if tables else None
         return _fitted(self.schema, whole)
+
+    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
+        note = {AGGREGATE: [NO_AGGREGATE], ROWS: [0], NOTE: [f"{after} {up_to}"]}
+        return _fitted(self.schema, pa.table(note))
 
     def _of_aggregate(
         self,
@@ -230,11 +272,11 @@ def summed_up(
     for each in wanted.sums:
         values = arrays[each].cast(sum_type(each.kind))
         signed = pc.if_else(pc.greater(sign, 0), values, pc.negate(values))
-        columns[f"sum {each.key}"] = signed.cast(sum_type(each.kind))
+        columns[sum_name(each)] = signed.cast(sum_type(each.kind))
     table = pa.table(columns)
     if not good.all():
         table = table.filter(pa.array(good))
-    added = [ROWS, *(f"sum {each.key}" for each in wanted.sums)]
+    added = [ROWS, *(sum_name(each) for each in wanted.sums)]
     grouped = table.group_by([each.key for each in wanted.keys], use_threads=False).aggregate(
         [(name, "sum") for name in added]
     )
@@ -245,7 +287,7 @@ def summed_up(
         ]
     )
     sums = {
-        f"sum {each.key}": pc.fill_null(grouped[f"sum {each.key}"].cast(sum_type(each.kind)), 0)
+        sum_name(each): pc.fill_null(grouped[sum_name(each)].cast(sum_type(each.kind)), 0)
         for each in wanted.sums
     }
     for name, values in sums.items():
@@ -274,7 +316,7 @@ def _fitted(schema: pa.Schema, table: pa.Table | None) -> pa.RecordBatch:
     """All columns, in their order."""
     rows = 0 if table is None else len(table)
     columns = [
-        table[field.name].combine_chunks()
+        table[field.name].combine_chunks().cast(field.type)
         if table is not None and field.name in table.column_names
         else pa.nulls(rows, field.type)
         for field in schema

@@ -7,7 +7,7 @@ A column whose value is not known is left out of its row.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,15 @@ from penstock.decode.changes import unrepresentable
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
 from penstock.decode.images import INSERT, POSTIMAGE, Images, images
-from penstock.decode.metadata import in_order, metadata, schema, truncated, truncates, words
+from penstock.decode.metadata import (
+    in_order,
+    metadata,
+    range_row,
+    schema,
+    truncated,
+    truncates,
+    words,
+)
 from penstock.decode.octets import Octets, Positions
 from penstock.decode.tuples import NULL
 from penstock.decode.tuples import TEXT as HAS_TEXT
@@ -54,6 +62,12 @@ class JsonChanges:
         self._definitions: dict[tuple[bytes, ...], Definition] = {}
         fields = [pa.field(name, pa.string()) for name in ROW_COLUMNS]
         self.schema = schema(fields, wanted.prefix)
+
+    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
+        return range_row(self.schema, self._wanted.prefix, after, up_to)
+
+    def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+        return (batch for batch in map(self.batch, runs) if batch.num_rows)
 
     def batch(self, run: Run) -> pa.RecordBatch:
         octets = Octets(run.buffer)

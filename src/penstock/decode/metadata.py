@@ -62,6 +62,20 @@ def metadata(
     ]
 
 
+def range_row(schema: pa.Schema, prefix: str, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
+    """A row that says which range a batch covers: NULL in all columns but those that say so."""
+    values: Mapping[str, Any] = {
+        f"{prefix}change_type": "batch_range",
+        f"{prefix}commit_version": int(up_to),
+        f"{prefix}seq": int(after),
+        f"{prefix}xid": 0,
+        f"{prefix}unchanged": [],
+        f"{prefix}absent": [],
+    }
+    columns = [pa.array([values.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def words(codes: npt.NDArray[Any], choice: Sequence[str]) -> pa.Array:
     """A word for each code."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), list(choice)).cast(pa.string())

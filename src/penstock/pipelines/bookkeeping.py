@@ -77,8 +77,8 @@ class Progress:
 
 
 _PROGRESS = """
-SELECT aggregate, fingerprint, log_id::text, applied_lsn::text AS applied, state, epoch, changes, skipped,
-       clamped
+SELECT aggregate, fingerprint, log_id::text, applied_lsn::text AS applied, state, epoch, changes,
+       skipped, clamped
   FROM penstock.progress WHERE aggregate = %s
 """
 

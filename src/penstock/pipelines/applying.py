@@ -1,0 +1,170 @@
+"""Adds the deltas of one batch to an aggregate's targets, with its position, in one transaction.
+
+Invariant: a target's tables hold exactly the changes that commit at or below the `applied_lsn` of
+its row in `penstock.progress`, less what `penstock.parked` holds. Everything here happens in the
+transaction in which that row is locked, so a crash at any step leaves both as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors as pg
+
+from penstock.pipelines.bookkeeping import read_progress
+from penstock.pipelines.deciding import Covered, Decision, decide
+from penstock.pipelines.merging import Target, merge_sql
+from penstock.pipelines.parking import Parked, park, take_back
+from penstock.pipelines.sums import Amounts, Key, by_nulls, rolled_up
+
+NEGATIVE = "the sum is below zero"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a range of the log adds to one aggregate."""
+
+    # Dimensions as text, measures as numbers, by their names.
+    sums: pa.Table
+    changes: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a batch."""
+
+    decision: Decision
+    changes: int = 0
+    # Keys that a target refused, and counts that would have been below zero.
+    parked: int = 0
+    below_zero: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One aggregate as this job applies it."""
+
+    name: str
+    targets: tuple[Target, ...]
+    seeded: bool
+    # Of this job: a newer one fences it.
+    epoch: int
+
+
+def apply(
+    connection: psycopg.Connection[Any],
+    aggregate: Aggregate,
+    covered: Covered,
+    batch: Batch,
+    read_again: Callable[[Covered], Batch],
+) -> Applied:
+    """Apply what the targets do not have yet; afterwards they are at the batch's end."""
+    with connection.transaction():
+        progress = read_progress(connection, aggregate.name, lock=True)
+        decision = decide(covered, progress, name=aggregate.name, epoch=aggregate.epoch)
+        if decision == "skip" or progress is None:
+            return Applied("skip")
+        if decision == "read":
+            batch = read_again(Covered(covered.log_id, progress.applied_lsn, covered.end))
+        parked = below_zero = 0
+        for target in aggregate.targets:
+            names = [column.name for column in target.dimensions]
+            deltas = rolled_up(batch.sums, names, [column.name for column in target.measures])
+            refused, negative = _add(connection, aggregate, target, deltas)
+            parked += refused
+            below_zero += negative
+        skipped = Counter(progress.skipped)
+        skipped.update(batch.skipped)
+        connection.execute(
+            "UPDATE penstock.progress SET applied_lsn = %s, state = 'live', applied_at = now(),"
+            " changes = changes + %s, skipped = %s, clamped = clamped + %s WHERE aggregate = %s",
+            [
+                *(str(covered.end), batch.changes, json.dumps(skipped)),
+                *(0 if aggregate.seeded else below_zero, aggregate.name),
+            ],
+        )
+    return Applied(decision, batch.changes, parked, below_zero)
+
+
+def _add(
+    connection: psycopg.Connection[Any],
+    aggregate: Aggregate,
+    target: Target,
+    deltas: dict[Key, Amounts],
+) -> tuple[int, int]:
+    """How many keys the target refused, and how many counts would have been below zero."""
+    merged = take_back(connection, aggregate.name, target, deltas)
+    refused: list[Parked] = []
+    negative: list[Parked] = []
+    for pattern, keys in by_nulls(list(merged.now)).items():
+        sql = merge_sql(target, pattern)
+
+        def merge(some: Sequence[Key], sql: str = sql) -> None:
+            negative.extend(_merge(connection, target, sql, some, merged.now))
+
+        for key, reason in _each_or_all(connection, keys, merge):
+            tried = merged.attempts.get(key, 0) + 1
+            refused.append(Parked(key, merged.now[key], tried, reason))
+    park(connection, aggregate.name, target, refused, negative=False)
+    if aggregate.seeded:
+        park(connection, aggregate.name, target, negative, negative=True)
+    return len(refused), len(negative)
+
+
+def _merge(
+    connection: psycopg.Connection[Any],
+    target: Target,
+    sql: str,
+    keys: Sequence[Key],
+    amounts: dict[Key, Amounts],
+) -> list[Parked]:
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    columns += [list(column) for column in zip(*(amounts[key] for key in keys), strict=True)]
+    below = []
+    width = len(target.dimensions)
+    for row in connection.execute(sql.encode(), columns).fetchall():
+        short = dict(
+            zip(
+                (c.name for c in target.measures if c.name in target.floored),
+                row[width:],
+                strict=True,
+            )
+        )
+        missing = tuple(short.get(column.name, 0) for column in target.measures)
+        below.append(Parked(tuple(row[:width]), missing, 1, NEGATIVE))
+    return below
+
+
+def _each_or_all(
+    connection: psycopg.Connection[Any],
+    keys: Sequence[Key],
+    merge: Callable[[Sequence[Key]], None],
+) -> list[tuple[Key, str]]:
+    """All at once; if the target refuses one, by halves until it is alone. Those refused."""
+    try:
+        with connection.transaction():
+            merge(keys)
+    except (pg.IntegrityError, pg.DataError) as error:
+        if isinstance(error, pg.UniqueViolation):
+            raise  # somebody else inserted the row just now: another try will see it
+        if len(keys) == 1:
+            return [(keys[0], _reason(error))]
+        half = len(keys) // 2
+        return [
+            *_each_or_all(connection, keys[:half], merge),
+            *_each_or_all(connection, keys[half:], merge),
+        ]
+    return []
+
+
+def _reason(error: psycopg.Error) -> str:
+    """Without the server's text, which quotes values."""
+    kind = type(error).__name__
+    return f"{kind}: {error.diag.constraint_name}" if error.diag.constraint_name else kind

@@ -1,0 +1,123 @@
+"""Declared aggregates and the source's catalog in; what to ask of the log out.
+
+The types of columns are read from the server, not from the log: a table that has not changed yet is
+not in the log, and its aggregate should start all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.declarations import AggregateConfig, AggregateSource
+from penstock.decode.deltas import Input, Summed, SummedSource
+from penstock.decode.types import Kind, ValueType, value_type
+from penstock.errors import SchemaMismatch
+from penstock.lsn import Lsn
+from penstock.names import TableName
+from penstock.postgres.messages import Column
+
+# By table, then by column.
+Types = Mapping[TableName, Mapping[str, ValueType]]
+
+_TYPES = """
+WITH RECURSIVE base AS (
+    SELECT oid, oid AS type, typbasetype FROM pg_type
+    UNION ALL
+    SELECT base.oid, t.oid, t.typbasetype FROM base JOIN pg_type AS t ON t.oid = base.typbasetype
+)
+SELECT n.nspname, c.relname, a.attname, base.type::bigint, a.atttypmod
+  FROM unnest(%s::text[], %s::text[]) AS w (schema, name)
+  JOIN pg_namespace AS n ON n.nspname = w.schema
+  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = w.name
+  JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  JOIN base ON base.oid = a.atttypid AND base.typbasetype = 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An aggregate, and what is asked of the log for it."""
+
+    config: AggregateConfig
+    summed: Summed
+
+
+def read_types(connection: psycopg.Connection[Any], tables: Iterable[TableName]) -> Types:
+    """As the log will give them: of a domain the base type, without the domain's modifier."""
+    names = list(tables)
+    rows = connection.execute(
+        _TYPES, [[name.schema for name in names], [name.name for name in names]]
+    ).fetchall()
+    found: dict[TableName, dict[str, ValueType]] = {}
+    for schema, table, name, oid, modifier in rows:
+        column = Column(name=name, type_oid=oid, type_modifier=modifier, in_identity=False)
+        found.setdefault(TableName(schema, table), {})[name] = value_type(column, {})
+    return found
+
+
+def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
+    """Raises `SchemaMismatch` where a column is missing or has a type that does not fit.
+
+    `known_up_to` is a position of the log from before the types were read.
+    """
+    sources = [source for source in aggregate.sources if source.rules]
+    kinds = {
+        name: _common(aggregate.name, name, [_kind(source, name, types) for source in sources])
+        for name in aggregate.inputs
+    }
+    return Bound(
+        aggregate,
+        Summed(
+            aggregate.name,
+            tuple(
+                SummedSource(
+                    source.table,
+                    source.rules,
+                    frozenset(source.immutable),
+                    source.aliases,
+                    int(known_up_to),
+                )
+                for source in aggregate.sources
+            ),
+            keys=tuple(Input(name, kinds[name]) for name in aggregate.keys),
+            sums=tuple(Input(name, kinds[name]) for name in aggregate.summed),
+        ),
+    )
+
+
+def _kind(source: AggregateSource, name: str, types: Types) -> ValueType:
+    if source.table not in types:
+        raise SchemaMismatch(
+            f"table {source.table} does not exist in the source",
+            remedy="Correct sources in [[aggregate]]",
+            table=source.table,
+        )
+    columns = types[source.table]
+    for each in source.names(name):
+        if each in columns:
+            return columns[each]
+    raise SchemaMismatch(
+        f"{source.table} has no column {' or '.join(source.names(name))}",
+        remedy=f"Its columns are: {', '.join(columns)}. Correct [[aggregate]], or add an alias",
+        table=source.table,
+        column=name,
+    )
+
+
+def _common(aggregate: str, name: str, kinds: list[ValueType]) -> ValueType:
+    """One type for a column that several tables have: the one that holds all of them."""
+    for kind in kinds:
+        if all(kind.holds(other) for other in kinds) and kind.kind is not Kind.TEXT:
+            return kind
+    if all(kind.kind is Kind.TEXT for kind in kinds):
+        return kinds[0]
+    raise SchemaMismatch(
+        f"column {name} of aggregate {aggregate} has types that do not go together: "
+        f"{', '.join(str(kind) for kind in dict.fromkeys(kinds))}",
+        remedy="Make two aggregates of it, or give the columns one type",
+        column=name,
+    )

@@ -1,0 +1,64 @@
+"""What to do with a batch, given where its target is (M5.3). Pure.
+
+The target's position P is the truth; Spark's checkpoint is not. A batch covers (start, end].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.errors import NotSeeded, PipelineFenced, ProgressGap
+from penstock.lsn import Lsn
+from penstock.pipelines.bookkeeping import Progress
+
+# The batch's own deltas are right; they must be read anew, from P; nothing is to be done.
+Decision = Literal["apply", "read", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """The range of a batch: every commit that ends after `start` and not after `end`."""
+
+    log_id: str
+    start: Lsn
+    end: Lsn
+
+
+def decide(covered: Covered, progress: Progress | None, *, name: str, epoch: int) -> Decision:
+    """Raises the named error of what must not be applied."""
+    if progress is None:
+        raise NotSeeded(
+            f"aggregate {name} has no row in penstock.progress of its target any more",
+            remedy=f"Run: penstock reset {name}",
+            aggregate=name,
+        )
+    if progress.epoch != epoch:
+        raise PipelineFenced(
+            f"another job has taken over aggregate {name}",
+            remedy="Stop one of the two; this one has stopped by itself",
+            aggregate=name,
+        )
+    if progress.log_id != covered.log_id:
+        raise NotSeeded(
+            f"aggregate {name} is at a position of log {progress.log_id}, and this is log "
+            f"{covered.log_id}",
+            remedy=f"Correct path in [log], or run: penstock reset {name}",
+            aggregate=name,
+        )
+    applied = progress.applied_lsn
+    if progress.state == "seeding" or covered.end <= applied:
+        return "skip"
+    if covered.start == applied:
+        return "apply"
+    if covered.start < applied or progress.state == "seeded":
+        # Other boundaries than before, or seeded while the job was further on: the log has it all.
+        return "read"
+    raise ProgressGap(
+        f"aggregate {name} is at {applied}, and the next batch begins at {covered.start}: its "
+        "target was restored from an older copy, or its position was changed by hand",
+        remedy="Start the job again: it begins where the target is, if the log still holds that",
+        aggregate=name,
+        applied_lsn=applied,
+        start_lsn=covered.start,
+    )

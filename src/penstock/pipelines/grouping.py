@@ -1,0 +1,100 @@
+"""What Spark computes: from deltas of equal rows to sums by dimensions, for all aggregates at once.
+
+One scan, one grouping: each row says which aggregate it is for, and the dimensions of the others
+are NULL in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
+from penstock.expressions import renamed
+from penstock.lsn import Lsn
+from penstock.pipelines.applying import Batch
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.sums import as_text
+
+
+def grouped(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
+    """A row for each combination of dimensions of each aggregate, and one for each note."""
+    counts = deltas.where(f.expr(_filter(aggregates))) if _filter(aggregates) else deltas
+    keys = {
+        _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
+        for ordinal, bound in enumerate(aggregates)
+        for number, dimension in enumerate(bound.config.dimensions.values())
+    }
+    sums = dict.fromkeys(sum_name(each) for bound in aggregates for each in bound.summed.sums)
+    projected = counts.select(
+        AGGREGATE,
+        NOTE,
+        ROWS,
+        *(f"`{name}`" for name in sums),
+        *(f.expr(expression).alias(name) for name, expression in keys.items()),
+    )
+    return projected.groupBy(AGGREGATE, NOTE, *keys).agg(
+        f.sum(ROWS).alias(ROWS), *(f.sum(f"`{name}`").alias(name) for name in sums)
+    )
+
+
+def batches(result: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
+    """What was grouped, by aggregate."""
+    return [_batch(result, bound, ordinal) for ordinal, bound in enumerate(aggregates)]
+
+
+def covered_by(result: pa.Table) -> tuple[Lsn, Lsn]:
+    """The range of the batch, from the note that says so."""
+    (note,) = result.filter(pc.equal(result[AGGREGATE], NO_AGGREGATE))[NOTE].to_pylist()
+    start, end = note.split()
+    return Lsn.parse(start), Lsn.parse(end)
+
+
+def _batch(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
+    ours = result.filter(pc.equal(result[AGGREGATE], ordinal))
+    is_note = pc.is_valid(ours[NOTE])
+    noted = ours.filter(is_note)
+    notes = Counter(dict(zip(noted[NOTE].to_pylist(), noted[ROWS].to_pylist(), strict=True)))
+    changes = notes.pop(COUNTED, 0)
+    rows = ours.filter(pc.invert(is_note))
+    dimensions = {
+        name: as_text(rows[_key(ordinal, number)])
+        for number, name in enumerate(bound.config.dimensions)
+    }
+    inputs = {each.name: each for each in bound.summed.sums}
+    measures = {}
+    for name in bound.config.measures:
+        column = bound.config.summed_by(name)
+        measures[name] = rows[ROWS if column is None else sum_name(inputs[column])]
+    return Batch(pa.table(dimensions | measures), changes, notes)
+
+
+def _key(ordinal: int, number: int) -> str:
+    return f"_key_{ordinal}_{number}"
+
+
+def _dimension(bound: Bound, ordinal: int, expression: str) -> str:
+    return (
+        f"CASE WHEN {AGGREGATE} = {ordinal} AND {NOTE} IS NULL THEN {_over(bound, expression)} END"
+    )
+
+
+def _filter(aggregates: Sequence[Bound]) -> str | None:
+    cases = [
+        f"WHEN {AGGREGATE} = {ordinal} THEN {_over(bound, bound.config.filter)}"
+        for ordinal, bound in enumerate(aggregates)
+        if bound.config.filter
+    ]
+    return (
+        f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END" if cases else None
+    )
+
+
+def _over(bound: Bound, expression: str) -> str:
+    """In brackets, over the columns as the source names them."""
+    return f"({renamed(expression, {each.name: each.key for each in bound.summed.keys})})"

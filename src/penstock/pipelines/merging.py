@@ -1,0 +1,92 @@
+"""The SQL that adds deltas to a target table. Pure.
+
+Rows are matched by their dimensions, where NULL is a value like any other. `IS NOT DISTINCT FROM`
+cannot use an index, so rows come sorted by which dimensions are NULL, with a statement for each
+such pattern: `=` and `IS NULL` can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.names import TableName, quote
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a target, and its type as SQL spells it, without a length."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target table as the database has it."""
+
+    table: TableName
+    dimensions: tuple[Column, ...]
+    measures: tuple[Column, ...]
+    # Those that are never shown below zero.
+    floored: frozenset[str]
+
+
+def merge_sql(target: Target, pattern: Sequence[bool]) -> str:
+    """Add up, and return what would have gone below zero: its key, and the sums, as text.
+
+    `pattern` says which dimensions are NULL. Parameters are arrays: one for each dimension, as
+    text, then one for each measure. Existing rows are locked first, so that nobody changes them
+    between the look and the update; what the sum would have been is told by that look.
+    """
+    table = target.table.sql
+    keys, sums = target.dimensions, target.measures
+    arrays = ", ".join([*("%s::text[]" for _ in keys), *("%s::numeric[]" for _ in sums)])
+    given = ", ".join([*(f"k{i}" for i in range(len(keys))), *(f"m{i}" for i in range(len(sums)))])
+    typed = ", ".join(f"k{i}::{column.type} AS k{i}" for i, column in enumerate(keys))
+    added = ", ".join(f"sum(m{i}) AS m{i}" for i in range(len(sums)))
+    matching = " AND ".join(
+        f"t.{quote(column.name)} IS NULL" if null else f"t.{quote(column.name)} = d.k{i}"
+        for i, (column, null) in enumerate(zip(keys, pattern, strict=True))
+    )
+    held = ", ".join(f"t.{quote(column.name)} AS old{i}" for i, column in enumerate(sums))
+    changed = ", ".join(
+        f"{quote(column.name)} = {_shown(column, target, f't.{quote(column.name)} + d.m{i}')}"
+        for i, column in enumerate(sums)
+    )
+    columns = ", ".join(quote(column.name) for column in (*keys, *sums))
+    fresh = [_shown(column, target, f"d.m{i}") for i, column in enumerate(sums)]
+    new = ", ".join([*(f"d.k{i}" for i in range(len(keys))), *fresh])
+    some = " OR ".join(f"{value} <> 0" for value in fresh)
+    below = [
+        f"coalesce(h.old{i}, 0) + d.m{i}"
+        for i, column in enumerate(sums)
+        if column.name in target.floored
+    ]
+    texts = ", ".join(f"d.k{i}::text" for i in range(len(keys)))
+    # Names are quoted, types are the server's own words, values are parameters.
+    return f"""
+WITH d AS MATERIALIZED (
+    SELECT row_number() OVER () AS row, *
+      FROM (SELECT {typed}, {added} FROM unnest({arrays}) AS u ({given})
+             GROUP BY {_ordinals(len(keys))}) AS summed
+), h AS MATERIALIZED (
+    SELECT d.row, {held} FROM d JOIN {table} AS t ON {matching} FOR UPDATE OF t
+), changed AS (
+    UPDATE {table} AS t SET {changed} FROM d WHERE {matching}
+), added AS (
+    INSERT INTO {table} ({columns})
+    SELECT {new} FROM d WHERE NOT EXISTS (SELECT FROM h WHERE h.row = d.row) AND ({some})
+)
+SELECT {texts}{"".join(f", least({value}, 0)" for value in below)}
+  FROM d LEFT JOIN h USING (row)
+ WHERE {" OR ".join(f"{value} < 0" for value in below) or "false"}
+"""  # noqa: S608
+
+
+def _shown(column: Column, target: Target, value: str) -> str:
+    return f"greatest({value}, 0)" if column.name in target.floored else value
+
+
+def _ordinals(count: int) -> str:
+    return ", ".join(str(number) for number in range(1, count + 1)) or "()"

@@ -1,0 +1,119 @@
+"""What a target does not show: keys it refused, and counts that would be below zero.
+
+Rows of `penstock.parked`, in the transaction that moves the position. A refused key waits and is
+tried again, together with whatever came for it meanwhile; a negative sum is added to the next delta
+of its key, so that where batches begin and end makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+
+from penstock.pipelines.merging import Target
+from penstock.pipelines.sums import Amounts, Key, added
+
+# The second try comes after so long, each further one after twice as long, up to a minute.
+_FIRST_RETRY_S = 1.0
+_LAST_RETRY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """One key that waits."""
+
+    key: Key
+    amounts: Amounts
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What is to be tried now, and what goes on waiting."""
+
+    now: dict[Key, Amounts]
+    # How often each key has been refused.
+    attempts: Mapping[Key, int]
+
+
+def take_back(
+    connection: psycopg.Connection[Any], aggregate: str, target: Target, deltas: dict[Key, Amounts]
+) -> Merged:
+    """Add what waits to the deltas, if it is due; else deltas of its key go on waiting with it."""
+    now = dict(deltas)
+    attempts = {}
+    rows = connection.execute(
+        "SELECT key, deltas, attempts, reason, is_negative OR retry_at <= now()"
+        "  FROM penstock.parked WHERE aggregate = %s AND target = %s FOR UPDATE",
+        [aggregate, str(target.table)],
+    ).fetchall()
+    gone = []
+    for key_json, deltas_json, tried, reason, due in rows:
+        parked = _parsed(target, key_json, deltas_json, tried, reason)
+        if due:
+            total = added(parked.amounts, now.get(parked.key, (0,) * len(parked.amounts)))
+            now[parked.key] = total
+            attempts[parked.key] = tried
+            gone.append(parked.key)
+        elif parked.key in now:
+            total = added(parked.amounts, now.pop(parked.key))
+            connection.execute(
+                "UPDATE penstock.parked SET deltas = %s"
+                " WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
+                [_amounts_json(target, total), aggregate, str(target.table), json.dumps(key_json)],
+            )
+    if gone:
+        connection.cursor().executemany(
+            "DELETE FROM penstock.parked WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
+            [[aggregate, str(target.table), _key_json(target, key)] for key in gone],
+        )
+    return Merged(now, attempts)
+
+
+def park(
+    connection: psycopg.Connection[Any],
+    aggregate: str,
+    target: Target,
+    parked: list[Parked],
+    *,
+    negative: bool,
+) -> None:
+    for each in parked:
+        wait_s = min(_FIRST_RETRY_S * 2 ** (each.attempts - 1), _LAST_RETRY_S)
+        connection.execute(
+            "INSERT INTO penstock.parked"
+            " (aggregate, target, key, deltas, reason, is_negative, attempts, retry_at)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, now() + make_interval(secs => %s))",
+            [
+                *(aggregate, str(target.table)),
+                *(_key_json(target, each.key), _amounts_json(target, each.amounts)),
+                *(each.reason, negative, each.attempts, wait_s),
+            ],
+        )
+
+
+def _parsed(
+    target: Target, key: Mapping[str, Any], deltas: Mapping[str, Any], attempts: int, reason: str
+) -> Parked:
+    return Parked(
+        tuple(key.get(column.name) for column in target.dimensions),
+        tuple(Decimal(str(deltas.get(column.name, 0))) for column in target.measures),
+        attempts,
+        reason,
+    )
+
+
+def _key_json(target: Target, key: Key) -> str:
+    return json.dumps(dict(zip((c.name for c in target.dimensions), key, strict=True)))
+
+
+def _amounts_json(target: Target, amounts: Amounts) -> str:
+    # As text: JSON's numbers are floats to many.
+    named = zip((c.name for c in target.measures), map(str, amounts), strict=True)
+    return json.dumps(dict(named))

@@ -1,0 +1,50 @@
+"""Sums by dimensions, as tables of Arrow: dimensions as text, measures as numbers. Pure.
+
+Text is what Postgres is given, and casts to the type of the target's column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Key: TypeAlias = tuple[str | None, ...]
+Amounts: TypeAlias = tuple[Decimal | int, ...]
+
+
+def as_text(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Values as Postgres reads them."""
+    if pa.types.is_binary(array.type):
+        texts = [None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()]
+        return pa.array(texts, pa.string())
+    return array.cast(pa.string())
+
+
+def rolled_up(
+    sums: pa.Table, dimensions: Sequence[str], measures: Sequence[str]
+) -> dict[Key, Amounts]:
+    """By some of the dimensions; without what is zero."""
+    summed = sums.group_by(list(dimensions), use_threads=False).aggregate(
+        [(measure, "sum") for measure in measures]
+    )
+    keys = zip(*(summed[name].to_pylist() for name in dimensions), strict=True)
+    amounts = zip(
+        *(pc.fill_null(summed[f"{name}_sum"], 0).to_pylist() for name in measures), strict=True
+    )
+    return {key: amount for key, amount in zip(keys, amounts, strict=True) if any(amount)}
+
+
+def by_nulls(keys: Sequence[Key]) -> dict[tuple[bool, ...], list[Key]]:
+    """Keys by which of their parts are NULL."""
+    found: dict[tuple[bool, ...], list[Key]] = {}
+    for key in keys:
+        found.setdefault(tuple(part is None for part in key), []).append(key)
+    return found
+
+
+def added(left: Amounts, right: Amounts) -> Amounts:
+    return tuple(a + b for a, b in zip(left, right, strict=True))
