@@ -24,7 +24,7 @@ from penstock.pipelines.sums import as_text
 
 def grouped(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
     """A row for each combination of dimensions of each aggregate, and one for each note."""
-    counts = deltas.where(f.expr(_filter(aggregates))) if _filter(aggregates) else deltas
+    counts = deltas.where(f.expr(_filter(aggregates)))
     keys = {
         _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
         for ordinal, bound in enumerate(aggregates)
@@ -84,15 +84,13 @@ def _dimension(bound: Bound, ordinal: int, expression: str) -> str:
     )
 
 
-def _filter(aggregates: Sequence[Bound]) -> str | None:
+def _filter(aggregates: Sequence[Bound]) -> str:
     cases = [
         f"WHEN {AGGREGATE} = {ordinal} THEN {_over(bound, bound.config.filter)}"
         for ordinal, bound in enumerate(aggregates)
         if bound.config.filter
     ]
-    return (
-        f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END" if cases else None
-    )
+    return f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END"
 
 
 def _over(bound: Bound, expression: str) -> str:

@@ -22,7 +22,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetTable:
     """A target table as the database has it."""
 
     table: TableName
@@ -32,7 +32,7 @@ class Target:
     floored: frozenset[str]
 
 
-def merge_sql(target: Target, pattern: Sequence[bool]) -> str:
+def merge_sql(target: TargetTable, pattern: Sequence[bool]) -> str:
     """Add up, and return what would have gone below zero: its key, and the sums, as text.
 
     `pattern` says which dimensions are NULL. Parameters are arrays: one for each dimension, as
@@ -84,7 +84,7 @@ SELECT {texts}{"".join(f", least({value}, 0)" for value in below)}
 """  # noqa: S608
 
 
-def _shown(column: Column, target: Target, value: str) -> str:
+def _shown(column: Column, target: TargetTable, value: str) -> str:
     return f"greatest({value}, 0)" if column.name in target.floored else value
 
 

@@ -56,7 +56,7 @@ class SystemIdentity:
 
 # How values are written as text depends on settings that a server, a database or a role may have
 # changed. What the log holds must not.
-_VALUE_SETTINGS = {
+VALUE_SETTINGS = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
     "timezone": "UTC",
@@ -78,7 +78,7 @@ class ReplicationConnection:
         settings = {
             "wal_sender_timeout": f"{int(wal_sender_timeout_s * 1000)}ms",
             "client_min_messages": "warning",
-            **_VALUE_SETTINGS,
+            **VALUE_SETTINGS,
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         # Names of tables and columns are read as UTF-8, whatever the database uses.

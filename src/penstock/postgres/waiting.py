@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import class_row
 
 _LOOK_EVERY_S = 0.25
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,31 @@ def run_watched(
     interruption comes between the two. Raises `GaveUp` at the deadline or at the server's own
     lock_timeout.
     """
+    return watched(
+        connection,
+        lambda: _execute(connection, statements, on_done),
+        observer=observer,
+        deadline_s=deadline_s,
+        on_wait=on_wait,
+    )
+
+
+def watched(
+    connection: psycopg.Connection,
+    work: Callable[[], _T],
+    *,
+    observer: psycopg.Connection,
+    deadline_s: float,
+    on_wait: OnWait,
+) -> _T:
+    """As `run_watched`, for whatever `work` does with the connection."""
     pid = connection.info.backend_pid
     seen: tuple[Blocker, ...] = ()
     give_up_at = time.monotonic() + deadline_s
-    future: Future[Any] | None = None
+    future: Future[_T] | None = None
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            future = pool.submit(_execute, connection, statements, on_done)
+            future = pool.submit(work)
             while not _finished(future) and time.monotonic() < give_up_at:
                 if now := blockers_of(observer, pid):
                     if {b.pid for b in now} != {b.pid for b in seen}:

@@ -34,6 +34,8 @@ _END_S = 5.0
 # The name of a socket may have 107 characters, of which Spark's own part is about 45.
 _MAX_SOCKET_DIR = 60
 _POLL_S = 0.05
+# Where people put options of their own for Java.
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 class SparkFailed(PipelineError):
@@ -74,7 +76,7 @@ def throwaway_session(
         try:
             with interrupts.heeded():
                 connection = _connection(jvm, directory, said)
-            with _in_environment(connection):
+            with _in_environment(connection | _environment()):
                 # In the main thread, Spark would take Ctrl-C for itself.
                 session = interrupts.aside(lambda: _build(name, master, settings))
             yield session
@@ -84,9 +86,11 @@ def throwaway_session(
 
 def _settings(directory: Path | None = None) -> dict[str, str]:
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
-    # With the parallel collector a million changes take half a second less of a core
-    # (`bench source`).
-    java = f"-XX:+UseParallelGC -Dlog4j2.configurationFile=file:{log4j2}"
+    java = f"-Dlog4j2.configurationFile=file:{log4j2}"
+    if not any("GC" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
+        # A million changes take half a second less of a core with it (`bench source`). Beside
+        # another choice of the user's Java would not start.
+        java += " -XX:+UseParallelGC"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -157,12 +161,16 @@ def _connection(jvm: subprocess.Popen[bytes], directory: Path, said: Path) -> di
 
 @contextmanager
 def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name in variables:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _end(jvm: subprocess.Popen[bytes]) -> None:
