@@ -17,6 +17,7 @@ from penstock import config as configuration
 from penstock.bench import BENCHES
 from penstock.bench.present import show_report
 from penstock.capture.engine import Capture
+from penstock.cli_aggregates import aggregate, reset, verify
 from penstock.cli_log import app as log_app
 from penstock.errors import PenstockError
 from penstock.logs import configure_logs
@@ -53,6 +54,8 @@ app = typer.Typer(
 )
 
 app.add_typer(log_app, name="log")
+for command in (aggregate, reset, verify):
+    app.command()(command)
 
 
 def _version(asked: bool) -> None:

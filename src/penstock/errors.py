@@ -498,3 +498,11 @@ class NotSeeded(PipelineError):
 
 class TargetUnavailable(PipelineError):
     """A target's database cannot be reached, or does not let us write."""
+
+
+class NotVerifiable(PipelineError):
+    """No query over the source could tell what an aggregate should be."""
+
+
+class VerifyTimeout(PipelineError):
+    """The log did not reach the snapshot that an audit begins with."""

@@ -48,6 +48,15 @@ def batches(result: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
     return [_batch(result, bound, ordinal) for ordinal, bound in enumerate(aggregates)]
 
 
+def plain_batches(deltas: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
+    """As `batches`, of deltas that nobody has grouped, where all dimensions are columns."""
+    for ordinal, bound in enumerate(aggregates):
+        keys = {each.name: each.key for each in bound.summed.keys}
+        for number, dimension in enumerate(bound.config.dimensions.values()):
+            deltas = deltas.append_column(_key(ordinal, number), deltas[keys[str(dimension.plain)]])
+    return batches(deltas, aggregates)
+
+
 def covered_by(result: pa.Table) -> tuple[Lsn, Lsn]:
     """The range of the batch, from the note that says so."""
     (note,) = result.filter(pc.equal(result[AGGREGATE], NO_AGGREGATE))[NOTE].to_pylist()
@@ -59,7 +68,9 @@ def _batch(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
     ours = result.filter(pc.equal(result[AGGREGATE], ordinal))
     is_note = pc.is_valid(ours[NOTE])
     noted = ours.filter(is_note)
-    notes = Counter(dict(zip(noted[NOTE].to_pylist(), noted[ROWS].to_pylist(), strict=True)))
+    notes: Counter[str] = Counter()
+    for note, count in zip(noted[NOTE].to_pylist(), noted[ROWS].to_pylist(), strict=True):
+        notes[note] += count
     changes = notes.pop(COUNTED, 0)
     rows = ours.filter(pc.invert(is_note))
     dimensions = {
