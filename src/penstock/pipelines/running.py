@@ -22,9 +22,13 @@ _LAST_BATCH_S = 10.0
 def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
     """Follow the log until a signal comes, which ends it cleanly."""
     try:
-        with Interrupts() as interrupts, _directory() as directory, throwaway_session(
-            "penstock aggregate", directory / "spark", interrupts, master=master
-        ) as spark:
+        with (
+            Interrupts() as interrupts,
+            _directory() as directory,
+            throwaway_session(
+                "penstock aggregate", directory / "spark", interrupts, master=master
+            ) as spark,
+        ):
             job = Job(config, spark)
             ended = Event()
 

@@ -79,6 +79,8 @@ def throwaway_session(
             with _in_environment(connection | _environment()):
                 # In the main thread, Spark would take Ctrl-C for itself.
                 session = interrupts.aside(lambda: _build(name, master, settings))
+            # It would show a traceback when the JVM, which it listens to, is killed.
+            session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
             yield session
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}") from error
