@@ -84,7 +84,7 @@ def throwaway_session(
 
 def _settings(directory: Path | None = None) -> dict[str, str]:
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
-    # The parallel collector takes half a second of a core less per million changes (`bench source`).
+    # The parallel collector takes half a second of a core less per million changes: `bench source`.
     java = f"-XX:+UseParallelGC -Dlog4j2.configurationFile=file:{log4j2}"
     settings = {
         "spark.ui.enabled": "false",
