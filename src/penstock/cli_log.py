@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from penstock import config as configuration
-from penstock.capture.engine import log_settings, retention_settings
 from penstock.changelog.checking import check_log
 from penstock.changelog.consumers import consumers, forget
 from penstock.changelog.maintenance import prune as prune_log
 from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.settings import log_settings, retention_settings
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
 from penstock.errors import (
@@ -103,11 +103,8 @@ def prune(config: ConfigPath = None, as_json: AsJson = False) -> None:
     with errors_as_json(as_json):
         loaded = configuration.load(config)
         LogReader(loaded.log.path)  # names what is wrong before anything is locked
-        writer = LogWriter(loaded.log.path, settings=log_settings(loaded.log))
-        try:
+        with LogWriter(loaded.log.path, settings=log_settings(loaded.log)) as writer:
             pruned = prune_log(writer, retention_settings(loaded.log))
-        finally:
-            writer.close()
     if as_json:
         print_json(log_view.pruned_as_json(pruned))
     else:

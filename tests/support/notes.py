@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
 from penstock.closing import Closing
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter

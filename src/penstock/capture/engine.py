@@ -16,12 +16,11 @@ from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
 from penstock.capture.pump import Pump
 from penstock.capture.start import check_log, check_source
-from penstock.changelog.format import Compression
 from penstock.changelog.identity import FILE as LOG_FILE
 from penstock.changelog.identity import LogIdentity
-from penstock.changelog.maintenance import RetentionSettings
-from penstock.changelog.writer import LogSettings, LogWriter
-from penstock.config import Config, LogConfig
+from penstock.changelog.settings import log_settings, retention_settings
+from penstock.changelog.writer import LogWriter
+from penstock.config import Config
 from penstock.errors import PenstockError, SlotMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection
@@ -127,19 +126,3 @@ class Capture:
         return ReplicationConnection(
             self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
         )
-
-
-def log_settings(config: LogConfig) -> LogSettings:
-    return LogSettings(
-        segment_bytes=int(config.segment_mib * 2**20),
-        segment_age_s=config.segment_age_min * 60,
-        compression=Compression[config.compression.upper()],
-    )
-
-
-def retention_settings(config: LogConfig) -> RetentionSettings:
-    return RetentionSettings(
-        min_age_s=config.min_age_h * 3600,
-        max_bytes=None if config.max_gib is None else int(config.max_gib * 2**30),
-        on_full=config.on_full,
-    )

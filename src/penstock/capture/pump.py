@@ -17,7 +17,8 @@ from penstock.capture.acks import AckTracker
 from penstock.capture.flushing import FlushPolicy
 from penstock.capture.heartbeat import PREFIX, HeartbeatMeter
 from penstock.capture.storing import store
-from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.maintenance import prune
+from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn

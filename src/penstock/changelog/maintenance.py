@@ -5,20 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from penstock.changelog.consumers import Consumer, consumers, invalidate
 from penstock.changelog.retention import SegmentFacts, removable
+from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionSettings:
-    # Long enough to look at yesterday's changes, or to add a consumer that replays them.
-    min_age_s: float = 24 * 3600.0
-    # None: no limit.
-    max_bytes: int | None = None
-    on_full: Literal["wait", "invalidate"] = "wait"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.changelog import consumers
+from penstock.changelog.settings import LogSettings
 from penstock.changelog.storage import LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.cli import app
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn

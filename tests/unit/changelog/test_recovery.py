@@ -9,7 +9,8 @@ import pytest
 
 from penstock.changelog.recovery import find_end
 from penstock.changelog.segments import segment_name
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
 from penstock.errors import LogCorrupt
 from penstock.postgres.transaction import Transaction
 from penstock.testing import MemoryStorage

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from penstock.changelog import consumers
 from penstock.changelog.checking import check_log
-from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.maintenance import prune
 from penstock.changelog.reader import LogReader
 from penstock.changelog.retention import SegmentFacts, removable
 from penstock.changelog.segments import segment_numbers
+from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.errors import ConsumerInvalidated, LogForeignPosition, LogRetired
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
