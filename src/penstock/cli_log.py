@@ -25,6 +25,7 @@ from penstock.lsn import Lsn
 from penstock.ops import dump as dumping
 from penstock.ops import log_view
 from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
+from penstock.words import counted
 
 app = typer.Typer(help="Look at a change log, check it, keep it small.", no_args_is_help=True)
 
@@ -92,8 +93,9 @@ def check(config: ConfigPath = None, path: LogPath = None, as_json: AsJson = Fal
         print_json(log_view.checked_as_json(checked))
     else:
         stdout.print(
-            f"{checked.segments} segments, {checked.frames:,} frames, "
-            f"{checked.transactions:,} transactions, {checked.changes:,} changes: no damage"
+            f"{counted(checked.segments, 'segment')}, {counted(checked.frames, 'frame')}, "
+            f"{counted(checked.transactions, 'transaction')}, "
+            f"{counted(checked.changes, 'change')}: no damage"
         )
 
 
@@ -108,7 +110,8 @@ def prune(config: ConfigPath = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(log_view.pruned_as_json(pruned))
     else:
-        stdout.print(f"{len(pruned.segments)} segments removed, {pruned.freed_bytes:,} bytes freed")
+        removed = counted(len(pruned.segments), "segment")
+        stdout.print(f"{removed} removed, {counted(pruned.freed_bytes, 'byte')} freed")
 
 
 @app.command("consumers")

@@ -10,11 +10,14 @@ from penstock.changelog.consumers import Consumer, consumers, invalidate
 from penstock.changelog.retention import SegmentFacts, removable
 from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
+from penstock.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
     segments: tuple[int, ...]
+    # Every commit in them is at or below; None: none was removed.
+    up_to_lsn: Lsn | None
     freed_bytes: int
     invalidated: tuple[str, ...]
     # Beyond the budget, and consumers hold segments back: waiting for them helps.
@@ -52,6 +55,7 @@ def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
         released.append(slowest.name)
     return Pruned(
         tuple(segment.number for segment in gone),
+        gone[-1].last_lsn if gone else None,
         sum(segment.size for segment in gone),
         tuple(released),
         full=held_back,

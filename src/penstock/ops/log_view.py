@@ -15,6 +15,7 @@ from penstock.changelog.reader import LogReader
 from penstock.errors import LogRetired
 from penstock.lsn import Lsn
 from penstock.names import quote
+from penstock.words import counted
 
 
 def describe(reader: LogReader) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
     yield f"log        {facts['id']}, made {facts['created_at']}"
     yield f"source     {source}, server {facts['system_id']}, timeline {facts['timeline']}"
     yield f"complete   from {facts['start_lsn']} up to {facts['complete_lsn']}"
-    yield f"size       {facts['bytes']:,} bytes in {facts['segments']} segments"
+    yield f"size       {counted(facts['bytes'], 'byte')} in {counted(facts['segments'], 'segment')}"
     for row in facts["consumers"]:
         yield f"consumer   {row['name']}: applied {row['applied_lsn']}"
 
@@ -72,14 +73,15 @@ def checked_as_json(checked: Checked) -> dict[str, Any]:
 
 
 def pruned_as_json(pruned: Pruned) -> dict[str, Any]:
-    return asdict(pruned)
+    up_to = pruned.up_to_lsn
+    return {**asdict(pruned), "up_to_lsn": None if up_to is None else str(up_to)}
 
 
 def transaction_lines(transaction: dict[str, Any]) -> Iterator[str]:
     """A transaction, then its fragments, then its changes."""
     yield (
         f"commit {transaction['commit_lsn']}  xid {transaction['xid']}  "
-        f"{transaction['committed_at']}  {transaction['change_count']:,} changes"
+        f"{transaction['committed_at']}  {counted(transaction['change_count'], 'change')}"
     )
     for fragment in transaction["fragments"]:
         yield (

@@ -620,7 +620,7 @@ def test_the_command_sets_up_tells_each_step_and_is_idempotent(
     assert [step["sql"] for step in as_json["steps"]][-1].startswith("SELECT lsn FROM pg_create")
     first = penstock("setup", *given)
     assert (first.returncode, first.stderr) == (0, "")
-    assert "set up replication slot" in first.stdout
+    assert "setting up replication slot" in first.stdout
     assert "keyless gets replica identity FULL" in first.stdout
     second = penstock("setup", *given)
     assert (second.returncode, second.stdout) == (0, "Nothing to do: all is set up.\n")

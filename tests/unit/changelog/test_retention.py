@@ -149,6 +149,8 @@ def test_at_the_budget_young_segments_go_but_only_as_many_as_it_takes() -> None:
     outcome = prune(writer, RetentionSettings(min_age_s=3600, max_bytes=total // 2))
     left = sum(segment.size for segment in writer.segment_facts())
     assert total // 2 - 1000 < left <= total // 2
+    assert outcome.freed_bytes == total - left
+    assert outcome.up_to_lsn == LogReader(storage).start().lsn
     assert not outcome.full
     assert outcome.invalidated == ()
     writer.close()
