@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,16 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.ops import dump as dumping
 from penstock.ops import log_view
-from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
+from penstock.terminal import (
+    AsJson,
+    ConfigPath,
+    errors_as_json,
+    json_text,
+    print_json,
+    print_pieces,
+    stderr,
+    stdout,
+)
 from penstock.words import counted
 
 app = typer.Typer(help="Look at a change log, check it, keep it small.", no_args_is_help=True)
@@ -74,8 +84,8 @@ def dump(
             )
         while True:
             up_to = _end(reader, last)
-            for transaction in dumping.transactions(reader, after, up_to):
-                _print_transaction(transaction, as_json)
+            for transaction, changes in dumping.transactions(reader, after, up_to):
+                _print_transaction(transaction, changes, as_json)
             after = up_to
             if not follow or (last is not None and up_to.lsn >= _lsn(last, "--to")):
                 return
@@ -175,9 +185,11 @@ def _end(reader: LogReader, last: str | None) -> Position:
     return reader.locate(wanted)
 
 
-def _print_transaction(transaction: dict[str, Any], as_json: bool) -> None:
+def _print_transaction(
+    transaction: dict[str, Any], changes: Iterable[dict[str, Any]], as_json: bool
+) -> None:
     if as_json:
-        print_json(transaction, indent=None)
+        print_pieces(log_view.transaction_json(transaction, changes, json_text))
     else:
-        for line in log_view.transaction_lines(transaction):
+        for line in log_view.transaction_lines(transaction, changes):
             stdout.print(line, markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -77,7 +77,9 @@ def pruned_as_json(pruned: Pruned) -> dict[str, Any]:
     return {**asdict(pruned), "up_to_lsn": None if up_to is None else str(up_to)}
 
 
-def transaction_lines(transaction: dict[str, Any]) -> Iterator[str]:
+def transaction_lines(
+    transaction: dict[str, Any], changes: Iterable[dict[str, Any]]
+) -> Iterator[str]:
     """A transaction, then its fragments, then its changes."""
     yield (
         f"commit {transaction['commit_lsn']}  xid {transaction['xid']}  "
@@ -88,8 +90,22 @@ def transaction_lines(transaction: dict[str, Any]) -> Iterator[str]:
             f"  fragment in segment {fragment['segment']} at {fragment['position']}, "
             f"from seq {fragment['first_seq']}"
         )
-    for change in transaction["changes"]:
+    for change in changes:
         yield f"  {_change_line(change)}"
+
+
+def transaction_json(
+    transaction: dict[str, Any],
+    changes: Iterable[dict[str, Any]],
+    dumps: Callable[[dict[str, Any]], str],
+) -> Iterator[str]:
+    """The pieces of one JSON object, with the changes as its last member."""
+    yield dumps(transaction).removesuffix("}") + ', "changes": ['
+    separator = ""
+    for change in changes:
+        yield separator + dumps(change)
+        separator = ", "
+    yield "]}"
 
 
 def _change_line(change: dict[str, Any]) -> str:
