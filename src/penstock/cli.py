@@ -95,7 +95,7 @@ def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
 @app.command()
 def setup(config: ConfigPath = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Make replica identities, publication, permissions and slot, as far as they are missing."""
-    progress = present.Progress(stderr if as_json else stdout, "set up")
+    progress = present.Progress(stderr if as_json else stdout, "setting up")
     with errors_as_json(as_json):
         plan = run_setup(
             configuration.load(config),
@@ -116,7 +116,7 @@ def teardown(
     as_json: AsJson = False,
 ) -> None:
     """Drop the slot, which releases its WAL, and the publication if Penstock made it."""
-    progress = present.Progress(stderr if as_json else stdout, "drop")
+    progress = present.Progress(stderr if as_json else stdout, "dropping")
     with errors_as_json(as_json):
         plan = run_teardown(
             configuration.load(config), dry_run=dry_run, force=force, on_step=progress.step

@@ -416,7 +416,16 @@ class LogForeign(LogError):
 
 
 class LogFormatUnknown(LogError):
-    """The log was written by a newer version."""
+    """The log, or a file of it, was written by a newer version."""
+
+    def __init__(self, path: str, version: int, *, readable: int) -> None:
+        super().__init__(
+            f"change log {path} has format {version}, "
+            f"and this version of Penstock reads up to {readable}",
+            remedy="Upgrade Penstock, or name another directory in [log]",
+            path=path,
+            version=version,
+        )
 
 
 class LogInUse(LogError):

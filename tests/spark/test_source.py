@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from penstock.changelog import consumers
 from penstock.changelog.identity import LogIdentity
-from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.maintenance import prune
+from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.lsn import Lsn
 from penstock.postgres.messages import Column, Delete, Insert, Message, Relation, Truncate, Update
 from penstock.spark.errors import explain

@@ -35,6 +35,7 @@ from penstock.postgres.failures import SLOT_LIMIT_FIX
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.slots import check_failover, check_health, check_kind, create_sql, drop_sql
 from penstock.postgres.tables import TableFacts
+from penstock.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ def _publication_steps(
         options += ", publish_generated_columns = stored" if generated else ""
         listed = ", ".join(_listed(table) for table in tables.values())
         yield Step(
-            f'publication "{source.publication}" of {_count(len(tables))}',
+            f'publication "{source.publication}" of {counted(len(tables), "table")}',
             (
                 f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH ({options})",
                 f"COMMENT ON PUBLICATION {name} IS '{MARK}'",
@@ -253,7 +254,7 @@ def _publication_steps(
     if missing:
         listed = ", ".join(_listed(table) for table in missing)
         yield Step(
-            f'{_count(len(missing))} more in publication "{source.publication}"',
+            f'{counted(len(missing), "table")} more in publication "{source.publication}"',
             (f"ALTER PUBLICATION {name} ADD TABLE {listed}",),
         )
 
@@ -261,10 +262,6 @@ def _publication_steps(
 def _listed(table: TableFacts) -> str:
     # Children by inheritance have identities of their own, which nobody asked us to look after.
     return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
-
-
-def _count(number: int) -> str:
-    return "1 table" if number == 1 else f"{number} tables"
 
 
 def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Step]:

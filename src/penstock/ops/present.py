@@ -33,6 +33,7 @@ class Progress:
     """Prints each step as it starts, and whom it waits for."""
 
     def __init__(self, console: Console, verb: str) -> None:
+        """`verb`: such as "setting up", for whether it succeeds is not known yet."""
         self._console = console
         self._verb = verb
 

@@ -24,6 +24,7 @@ from penstock.postgres.connect import connect
 from penstock.postgres.failures import translate, translated
 from penstock.postgres.slots import CREATE_DEADLINE_S, create_slot
 from penstock.postgres.waiting import Blocker, GaveUp, OnWait, run_watched
+from penstock.words import counted
 
 OnStep = Callable[[Step], None]
 
@@ -138,7 +139,7 @@ class _Runner:
                 return
         who = "; ".join(map(str, blockers)) or "sessions that have ended meanwhile"
         raise SetupBlocked(
-            f"no lock for {step.title} in {self.patience.lock_attempts} attempts of "
+            f"no lock for {step.title} in {counted(self.patience.lock_attempts, 'attempt')} of "
             f"{self.patience.lock_timeout_s:g} s: it is held by {who}",
             remedy=(
                 "Let them finish or end them (SELECT pg_terminate_backend(pid)), then run "

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import class_row
 
+from penstock.interrupts import Interrupts
+
 _LOOK_EVERY_S = 0.25
 _T = TypeVar("_T")
+# How long one attempt to cancel may take, on a server that is slow to accept a connection.
+_CANCEL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +109,25 @@ def watched(
     pid = connection.info.backend_pid
     seen: tuple[Blocker, ...] = ()
     give_up_at = time.monotonic() + deadline_s
-    future: Future[_T] | None = None
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    # Taken as long as the statement runs. Not the future's own lock: an exception in the midst of
+    # waiting for that may leave it taken for ever.
+    running = Lock()
+    running.acquire()
+    # An interruption while the thread is being started would leave a statement that nobody cancels.
+    with Interrupts() as interrupts, ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(work)
+        future.add_done_callback(lambda _: running.release())
         try:
-            future = pool.submit(work)
-            while not _finished(future) and time.monotonic() < give_up_at:
+            while not _finished(running, interrupts) and time.monotonic() < give_up_at:
                 if now := blockers_of(observer, pid):
                     if {b.pid for b in now} != {b.pid for b in seen}:
                         on_wait(now)
                     seen = now
         finally:
             # Again and again, for a cancellation that comes between two statements has no effect.
-            while future is not None and not future.done():
-                connection.cancel_safe()
+            while not future.done():
+                with suppress(psycopg.Error):  # the next one may succeed
+                    connection.cancel_safe(timeout=_CANCEL_S)
                 wait([future], timeout=_LOOK_EVERY_S)
         try:
             return future.result()  # it may have finished just before the cancellation
@@ -123,9 +135,10 @@ def watched(
             raise GaveUp(seen) from None
 
 
-def _finished(future: Future[Any]) -> bool:
-    wait([future], timeout=_LOOK_EVERY_S)
-    return future.done()
+def _finished(running: Lock, interrupts: Interrupts) -> bool:
+    """Wait a moment for it. The one place where an interruption is raised: nothing is cut short."""
+    with interrupts.heeded():
+        return running.acquire(timeout=_LOOK_EVERY_S)
 
 
 def _execute(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share, runs
-from penstock.changelog.writer import LogSettings
+from penstock.changelog.settings import LogSettings
 from penstock.lsn import Lsn
 from penstock.testing import MemoryStorage
 from support.logs import write
