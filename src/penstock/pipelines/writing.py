@@ -65,7 +65,11 @@ class Writer:
 
     def __enter__(self) -> Writer:
         connection = self._connected()
-        progress = self._claimed(connection)
+        try:
+            progress = self._claimed(connection)
+        except BaseException:
+            connection.close()
+            raise
         self.applied_lsn = progress.applied_lsn
         self.needs_seed = progress.state == "seeding"
         return self
@@ -112,10 +116,9 @@ class Writer:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            connection = connect(self._dsn)
+            self._connection = connect(self._dsn)
             if self._aggregate is not None:
-                self._lock(connection)
-            self._connection = connection
+                self._lock(self._connection)
         return self._connection
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
