@@ -109,15 +109,20 @@ def _not_sent(
     if column.generated == "virtual":
         yield (
             "a virtual generated column, which is never in the WAL",
-            "Read the columns that it is computed from, with an expression of Spark SQL; or make "
-            "it STORED",
+            (
+                "Read the columns that it is computed from, with an expression of Spark SQL; or "
+                "make it STORED"
+            ),
         )
     elif listed is not None and column.name not in listed:
         columns = ", ".join(map(quote, (*listed, column.name)))
+        rows = f" WHERE {held.row_filter}" if held is not None and held.row_filter else ""
         yield (
             f'which publication "{publication.name}" does not send',
-            f"Run: ALTER PUBLICATION {name} DROP TABLE {table.name.sql}; "
-            f"ALTER PUBLICATION {name} ADD TABLE {table.name.sql} ({columns})",
+            (
+                f"Run: BEGIN; ALTER PUBLICATION {name} DROP TABLE {table.name.sql}; "
+                f"ALTER PUBLICATION {name} ADD TABLE {table.name.sql} ({columns}){rows}; COMMIT"
+            ),
         )
     elif column.generated == "stored" and listed is None and not publication.generated_columns:
         instead = "read the columns that it is computed from, with an expression of Spark SQL"
@@ -159,6 +164,8 @@ def _not_grouped(column: Column) -> Iterator[tuple[str, str]]:
     what = "an array" if base.is_array else f"of type {column.type}"
     yield (
         f"{what}, which cannot be a dimension: equal values may be written differently",
-        "Make it an expression of Spark SQL with a type that can, such as "
-        f'{{ expression = "cast({column.name} as string)", type = "text" }}',
+        (
+            "Make it an expression of Spark SQL with a type that can, such as "
+            f'{{ expression = "cast({column.name} as string)", type = "text" }}'
+        ),
     )
