@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from penstock.declarations import AggregateConfig
 from penstock.errors import ConfigInvalidValue, ConfigMissingKey
-from penstock.names import TableName, quote
+from penstock.names import TableName, fitted_name, quote
 from penstock.pipelines.inputs import input_types
 from penstock.pipelines.target_types import better_type, common_type, keeps
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import TableFacts
 
 Tables = Mapping[TableName, TableFacts]
-_MAX_NAME_BYTES = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def create_sql(
     keys = ", ".join(map(quote, target.dimensions))
     lines = [f"{quote(name)} {kind}" for name, kind in types_of.items()]
     lines += [f"{quote(name)} {kind} NOT NULL DEFAULT 0" for name, kind in measures.items()]
-    constraint = quote(_named(target.table.name, "_dimensions_key"))
+    constraint = quote(fitted_name(target.table.name, "_dimensions_key"))
     lines.append(f"CONSTRAINT {constraint} UNIQUE NULLS NOT DISTINCT ({keys})")
     body = ",\n    ".join(lines)
     return (
@@ -78,11 +77,6 @@ def create_sql(
         # The unique index serves searches by the first.
         *(f"CREATE INDEX ON {target.table.sql} ({quote(each)})" for each in target.dimensions[1:]),
     )
-
-
-def _named(table: str, suffix: str) -> str:
-    room = _MAX_NAME_BYTES - len(suffix)
-    return table.encode()[:room].decode(errors="ignore") + suffix
 
 
 def _column_type(
