@@ -57,7 +57,7 @@ def diagnose(config: Config, path: Path | None = None) -> list[Finding]:
     findings = examine(config, gather(config))
     if path is not None:
         text = path.read_text(encoding="utf-8-sig")
-        findings += check_file(path, text, path.stat().st_mode, config.source)
+        findings += check_file(path, text, path.stat().st_mode, config)
     return worst_first(findings)
 
 

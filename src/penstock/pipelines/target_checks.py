@@ -64,10 +64,9 @@ def _is_key(key: UniqueKey, target: Target, found: TargetTable) -> bool:
 def _columns(target: Target, found: TargetTable, tables: Tables) -> Iterator[tuple[str, str]]:
     alter = f"Run: ALTER TABLE {target.table.sql}"
     for name in (*target.dimensions, *target.measures):
-        column = found.column(name)
+        column, measured = found.column(name), name in target.measures
         if column is None:
-            kind = target.measure_type(name) + " NOT NULL DEFAULT 0"
-            kind = kind if name in target.measures else "…"
+            kind = f"{target.measure_type(name)} NOT NULL DEFAULT 0" if measured else "…"
             yield f"it has no column {name}", f"{alter} ADD COLUMN {quote(name)} {kind}"
         elif column.generated or column.identity == "always":
             yield (
@@ -75,7 +74,7 @@ def _columns(target: Target, found: TargetTable, tables: Tables) -> Iterator[tup
                 f"{alter} ALTER COLUMN {quote(name)} DROP "
                 + ("EXPRESSION" if column.generated else "IDENTITY"),
             )
-        elif name in target.measures:
+        elif measured:
             yield from _measure(target, name, column, tables)
         else:
             yield from _dimension(target, name, column, tables)

@@ -375,5 +375,5 @@ def test_a_password_in_a_file_that_others_may_read_is_a_warning(
     dsn: str, in_file: bool, mode: int, warned: bool
 ) -> None:
     text = f'dsn = "{dsn}"' if in_file else ""
-    found = list(check_file(Path("p.toml"), text, stat.S_IFREG | mode, config(dsn=dsn).source))
+    found = list(check_file(Path("p.toml"), text, stat.S_IFREG | mode, config(dsn=dsn)))
     assert [f.level for f in found] == (["warning"] if warned else [])
