@@ -14,12 +14,15 @@ from penstock.errors import (
     TargetClash,
     TargetUnfit,
 )
+from penstock.names import TableName
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import exit_code
 from penstock.ops.setup import setup
 from penstock.ops.steps import SOURCE
 from penstock.ops.teardown import teardown
+from penstock.pipelines.ready import ready_targets
 from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.postgres.tables import read_tables
 from support.aggregates import NOTES, bad, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, penstock, slots
@@ -268,7 +271,6 @@ def test_domains_count_as_what_they_are_made_of(notes: Database) -> None:
     assert setup(config_with(notes, aggregate)).steps == ()
 
 
-@on_18
 def test_a_type_that_is_needed_missing_or_lossy_is_an_error_of_the_declaration(
     notes: Database,
 ) -> None:
@@ -416,6 +418,30 @@ def test_tear_down_leaves_the_targets_and_says_so(notes18: Database) -> None:
     assert notes18.value("SELECT count(*) FROM stats") == 0
     assert notes18.value("SELECT count(*) FROM penstock.progress") == 0
     assert slots(notes18) == []
+
+
+# M7.3: what the pipeline does when it starts.
+def test_a_pipeline_finds_its_targets_ready_or_says_what_to_do(notes: Database) -> None:
+    config = config_with(notes)
+    (aggregate,) = config.aggregate
+    with notes.connect() as connection:
+        tables = read_tables(connection, [TableName("public", "notes")])
+        with pytest.raises(TargetUnfit, match=r"penstock\.progress.*Run `penstock setup`"):
+            ready_targets(connection, aggregate, tables)
+        setup(config)
+        ((target, found),) = ready_targets(connection, aggregate, tables)
+        kinds = {name: found.column(name) for name in (*target.dimensions, *target.measures)}
+        assert {n: column and column.base.name for n, column in kinds.items()} == {
+            "service_id": "uuid",
+            "status": "varchar",
+            "count": "int8",
+        }
+        notes.run("ALTER TABLE stats DROP CONSTRAINT stats_dimensions_key")
+        with pytest.raises(TargetUnfit, match="no unique key"):
+            ready_targets(connection, aggregate, tables)
+        notes.run("DROP TABLE stats")
+        with pytest.raises(TargetUnfit, match=r"target public\.stats .* does not exist"):
+            ready_targets(connection, aggregate, tables)
 
 
 # M3.9, M5.3
