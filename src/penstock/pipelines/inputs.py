@@ -159,7 +159,8 @@ def _not_summed(column: Column) -> Iterator[tuple[str, str]]:
 def _not_grouped(column: Column) -> Iterator[tuple[str, str]]:
     base = column.base
     unlimited = base.name == "numeric" and base.limits is None
-    if (base.is_enum or (base.builtin and base.name in _GROUPABLE)) and not unlimited:
+    known = base.is_enum or (base.builtin and base.name in _GROUPABLE)
+    if known and column.exact and not unlimited:
         return
     what = "an array" if base.is_array else f"of type {column.type}"
     yield (

@@ -182,8 +182,8 @@ _DATABASE = """
 SELECT (SELECT system_identifier FROM pg_control_system()) AS system_id,
        current_database() AS database,
        current_setting('server_version_num')::int / 10000 AS major,
-       current_user AS role,
-       (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
+       session_user AS role,
+       (SELECT rolsuper FROM pg_roles WHERE rolname = session_user) AS superuser,
        has_database_privilege(current_database(), 'CREATE') AS can_create
 """
 
