@@ -485,10 +485,6 @@ class OldValuesMissing(PipelineError):
     """The replica identity leaves out old values that an aggregate must subtract."""
 
 
-class TargetUnfit(PipelineError):
-    """A target table is not what its aggregate needs; the remedy holds the SQL."""
-
-
 class TargetClash(PipelineError):
     """A target is a source too, or another aggregate's."""
 

@@ -137,21 +137,25 @@ def _not_sent(
 def _not_summed(column: Column) -> Iterator[tuple[str, str]]:
     base, limits = column.base, column.base.limits
     kinds = f"smallint, integer, bigint and numeric of up to {MAX_SUMMED_PRECISION} digits"
-    if base.name in INTEGERS or (limits and max(limits) <= MAX_SUMMED_PRECISION):
+    # The stream tells the digits of a numeric, but not those of a domain over one.
+    told = limits is not None and not column.is_domain
+    if base.name in INTEGERS or (told and limits and max(limits) <= MAX_SUMMED_PRECISION):
         return
     reasons = {
         "float4": "and a sum of floats depends on their order",
         "float8": "and a sum of floats depends on their order",
-        "numeric": "which has no fixed number of digits"
-        if limits is None
-        else "whose sums may have more digits than there is room for",
+        "numeric": "whose sums may have more digits than there is room for"
+        if told
+        else "a domain, of which the stream does not tell the number of digits"
+        if limits
+        else "which has no fixed number of digits",
     }
     reason = reasons.get(base.name, "which cannot be summed exactly")
     remedy = f"What can be summed are {kinds}"
-    if base.name in ("float4", "float8", "numeric"):
+    if base.name in reasons:
         remedy += (
-            ": give it a precision (ALTER COLUMN … TYPE numeric(20, 4) rewrites the table), or sum "
-            "another column"
+            ": give it such a type (ALTER COLUMN … TYPE numeric(20, 4), which rewrites the table), "
+            "or sum another column"
         )
     yield f"of type {column.type}, {reason}", remedy
 

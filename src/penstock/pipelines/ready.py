@@ -5,12 +5,12 @@ from __future__ import annotations
 import psycopg
 
 from penstock.declarations import AggregateConfig
-from penstock.errors import TargetUnfit
+from penstock.errors import TargetMismatch
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.pipelines.target_checks import target_errors
 from penstock.pipelines.target_facts import (
     BOOKKEEPING,
-    TargetTable,
+    TargetFacts,
     check_target_version,
     read_target_tables,
 )
@@ -20,10 +20,10 @@ from penstock.postgres.failures import translated
 
 def ready_targets(
     connection: psycopg.Connection, aggregate: AggregateConfig, tables: Tables
-) -> tuple[tuple[Target, TargetTable], ...]:
+) -> tuple[tuple[Target, TargetFacts], ...]:
     """Each target with its table, whose columns have their types. `tables` are the sources.
 
-    Raises `TargetUnfit` where one is missing or has changed since set-up, so that nothing is
+    Raises `TargetMismatch` where one is missing or has changed since set-up, so that nothing is
     written that would be wrong.
     """
     check_target_version(connection.info.server_version)
@@ -34,7 +34,7 @@ def ready_targets(
     for name in wanted:
         if name not in found:
             what = "the table" if name.schema == SCHEMA else "target"
-            raise TargetUnfit(
+            raise TargetMismatch(
                 f"{what} {name} of aggregate {aggregate.name} does not exist in database "
                 f'"{connection.info.dbname}"',
                 remedy="Run `penstock setup`",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from penstock.errors import PenstockError, TargetUnfit
+from penstock.errors import PenstockError, TargetMismatch
 from penstock.names import quote
-from penstock.pipelines.target_facts import TargetTable, UniqueKey
+from penstock.pipelines.target_facts import TargetFacts, UniqueKey
 from penstock.pipelines.target_types import better_type, keeps, keeps_sum
 from penstock.pipelines.targets import Tables, Target
 from penstock.postgres.tables import Column, TableFacts
@@ -20,21 +20,21 @@ from penstock.postgres.tables import Column, TableFacts
 _ZERO = re.compile(r"\(?'?0+(?:\.0+)?'?\)?(?:::[\w ]+)?")
 
 
-def target_errors(target: Target, found: TargetTable, tables: Tables) -> Iterator[PenstockError]:
+def target_errors(target: Target, found: TargetFacts, tables: Tables) -> Iterator[PenstockError]:
     """All that is wrong with a table that is there. `tables` are the aggregate's sources."""
     table = found.table
     about = f"target {target.table} of aggregate {target.aggregate.name}"
     facts = {"table": target.table, "aggregate": target.aggregate.name}
     if problem := _wrong_kind(table):
         remedy = "Name an ordinary or a partitioned table that is kept over a crash"
-        yield TargetUnfit(f"{about} {problem}", remedy=remedy, **facts)
+        yield TargetMismatch(f"{about} {problem}", remedy=remedy, **facts)
         return
     for what, remedy in (*_columns(target, found, tables), *_others(target, found)):
-        yield TargetUnfit(f"{about}: {what}", remedy=remedy, **facts)
+        yield TargetMismatch(f"{about}: {what}", remedy=remedy, **facts)
     if not any(_is_key(key, target, found) for key in found.keys):
         keys = ", ".join(map(quote, target.dimensions))
         index = "CREATE UNIQUE INDEX" + ("" if table.partitioned else " CONCURRENTLY")
-        yield TargetUnfit(
+        yield TargetMismatch(
             f"{about} has no unique key over exactly its dimensions ({keys}), for which NULL is a "
             "value like any other",
             remedy=f"Run: {index} ON {target.table.sql} ({keys}) NULLS NOT DISTINCT",
@@ -54,14 +54,14 @@ def _wrong_kind(table: TableFacts) -> str | None:
     return None
 
 
-def _is_key(key: UniqueKey, target: Target, found: TargetTable) -> bool:
+def _is_key(key: UniqueKey, target: Target, found: TargetFacts) -> bool:
     if key.columns != frozenset(target.dimensions):
         return False
     held = map(found.column, key.columns)
     return key.nulls_not_distinct or all(column is not None and column.not_null for column in held)
 
 
-def _columns(target: Target, found: TargetTable, tables: Tables) -> Iterator[tuple[str, str]]:
+def _columns(target: Target, found: TargetFacts, tables: Tables) -> Iterator[tuple[str, str]]:
     alter = f"Run: ALTER TABLE {target.table.sql}"
     for name in (*target.dimensions, *target.measures):
         column, measured = found.column(name), name in target.measures
@@ -121,7 +121,7 @@ def _measure(
         )
 
 
-def _others(target: Target, found: TargetTable) -> Iterator[tuple[str, str]]:
+def _others(target: Target, found: TargetFacts) -> Iterator[tuple[str, str]]:
     """Columns that are not ours must take care of themselves."""
     for column in found.table.columns:
         ours = column.name in (*target.dimensions, *target.measures)

@@ -36,7 +36,7 @@ class UniqueKey:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetTable:
+class TargetFacts:
     """One table: a target, or one of our own."""
 
     table: TableFacts
@@ -73,7 +73,7 @@ class TargetDatabase:
     can_create: bool
     # Those that exist.
     schemas: Mapping[str, SchemaFacts]
-    tables: Mapping[TableName, TargetTable]
+    tables: Mapping[TableName, TargetFacts]
     # Types that dimensions declare; None: there is no such type.
     types: Mapping[str, BaseType | None]
     # By aggregate; those that have begun, as far as the role may read it.
@@ -108,7 +108,7 @@ def read_target_database(
 
 def read_target_tables(
     connection: psycopg.Connection, names: Iterable[TableName], roles: Iterable[str] = ()
-) -> dict[TableName, TargetTable]:
+) -> dict[TableName, TargetFacts]:
     """Those that exist; the pipeline reads them when it starts, for the types of their columns."""
     found = read_tables(connection, names)
     oids = [table.oid for table in found.values()]
@@ -122,7 +122,7 @@ def read_target_tables(
         for row in cursor.execute(_ALLOWED, wanted).fetchall():
             allowed[row["relation"]][row["role"]] = frozenset(row["allowed"])
     return {
-        name: TargetTable(table, tuple(keys[table.oid]), allowed[table.oid])
+        name: TargetFacts(table, tuple(keys[table.oid]), allowed[table.oid])
         for name, table in found.items()
     }
 
@@ -168,7 +168,7 @@ def _read_type(connection: psycopg.Connection, text: str) -> BaseType | None:
 
 def _read_progress(
     connection: psycopg.Connection,
-    tables: Mapping[TableName, TargetTable],
+    tables: Mapping[TableName, TargetFacts],
     aggregates: Iterable[str],
 ) -> dict[str, Progress]:
     ours = tables.get(TableName(SCHEMA, "progress"))

@@ -51,6 +51,10 @@ class Column:
     # Equal only if the same; False: its collation holds some that differ for equal.
     exact: bool = True
 
+    @property
+    def is_domain(self) -> bool:
+        return self.base.builtin and self.type != self.base.sql
+
 
 @dataclass(frozen=True, slots=True)
 class Index:

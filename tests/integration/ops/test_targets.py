@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from penstock.errors import (
     AuthenticationFailed,
     ConfigError,
+    InputUnfit,
     PrivilegeMissing,
     TargetClash,
-    TargetUnfit,
+    TargetMismatch,
 )
 from penstock.names import TableName
 from penstock.ops.doctor import diagnose
@@ -21,6 +23,7 @@ from penstock.ops.setup import setup
 from penstock.ops.steps import SOURCE
 from penstock.ops.teardown import teardown
 from penstock.pipelines.ready import ready_targets
+from penstock.pipelines.target_tables import read_targets
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.tables import read_tables
 from support.aggregates import NOTES, bad, config_with, declared, findings
@@ -142,7 +145,7 @@ def test_a_partitioned_table_of_the_users_own_is_accepted(notes18: Database) -> 
     )
     setup(config_with(notes18))
     assert bad(findings(notes18)) == []
-    with pytest.raises(TargetUnfit, match=r"is a partition of public\.stats"):
+    with pytest.raises(TargetMismatch, match=r"is a partition of public\.stats"):
         setup(config_with(notes18, declared(targets=["stats_rest"])))
 
 
@@ -190,7 +193,7 @@ def test_a_table_that_does_not_fit_is_refused_and_nothing_is_made(
     notes18: Database, made: str, words: str
 ) -> None:
     notes18.run(*made.split("; "))
-    with pytest.raises(TargetUnfit, match=words) as caught:
+    with pytest.raises(TargetMismatch, match=words) as caught:
         setup(config_with(notes18))
     assert slots(notes18) == []
     assert notes18.value("SELECT to_regnamespace('penstock')") is None
@@ -208,7 +211,7 @@ def test_a_column_for_which_different_texts_are_equal_is_refused(notes: Database
         "CREATE COLLATION odd (provider = icu, locale = 'und', deterministic = false)",
         f"CREATE TABLE stats ({GOOD.replace('text', 'text COLLATE odd')}, {KEY})",
     )
-    with pytest.raises(TargetUnfit, match="different texts are equal") as caught:
+    with pytest.raises(TargetMismatch, match="different texts are equal") as caught:
         setup(config_with(notes))
     notes.run(caught.value.remedy.removeprefix("Run: "))
     setup(config_with(notes))
@@ -264,11 +267,13 @@ def test_domains_count_as_what_they_are_made_of(notes: Database) -> None:
         "CREATE DOMAIN fee AS amount CHECK (VALUE > 0)",
         "ALTER TABLE notes ADD fee fee, ADD n smallserial",
     )
-    aggregate = declared(dimensions=["fee", "n"], measures={"fees": "sum(fee)"})
+    aggregate = declared(dimensions=["fee", "n"])
     setup(config_with(notes, aggregate))
     kinds = [kind for _, kind, *_ in columns(notes, "stats")]
-    assert kinds == ["numeric(12,2)", "smallint", "numeric"]
+    assert kinds == ["numeric(12,2)", "smallint", "bigint"]
     assert setup(config_with(notes, aggregate)).steps == ()
+    with pytest.raises(InputUnfit, match="a domain, of which the stream does not tell"):
+        setup(config_with(notes, declared(measures={"fees": "sum(fee)"})))
 
 
 def test_a_type_that_is_needed_missing_or_lossy_is_an_error_of_the_declaration(
@@ -420,13 +425,32 @@ def test_tear_down_leaves_the_targets_and_says_so(notes18: Database) -> None:
     assert slots(notes18) == []
 
 
+def test_a_pipeline_writes_keys_as_they_are(notes: Database) -> None:
+    notes.run(
+        "ALTER TABLE notes ADD code char(5) NOT NULL DEFAULT '', ADD flags bit(3)",
+        "CREATE DOMAIN short AS varchar(2)",
+        "CREATE TABLE stats (code char(5), flags bit(3), status short, count int NOT NULL,"
+        " UNIQUE NULLS NOT DISTINCT (code, flags, status))",
+    )
+    config = config_with(notes, declared(dimensions=["code", "flags", "status"]))
+    setup(config)
+    with notes.connect() as connection:
+        (target,) = read_targets(connection, config.aggregate[0])
+        code, flags, status = (column.type for column in target.dimensions)
+        keys = f"SELECT 'ab   '::text::{code}, '101'::text::{flags}, 'abc'::text::{status}"
+        assert connection.execute(keys.encode()).fetchone() == ("ab   ", "101", "abc")
+        # What does not fit is refused aloud, and the key is parked.
+        with pytest.raises(psycopg.errors.StringDataRightTruncation):
+            connection.execute(f"INSERT INTO stats {keys}, 1".encode())
+
+
 # M7.3: what the pipeline does when it starts.
 def test_a_pipeline_finds_its_targets_ready_or_says_what_to_do(notes: Database) -> None:
     config = config_with(notes)
     (aggregate,) = config.aggregate
     with notes.connect() as connection:
         tables = read_tables(connection, [TableName("public", "notes")])
-        with pytest.raises(TargetUnfit, match=r"penstock\.progress.*Run `penstock setup`"):
+        with pytest.raises(TargetMismatch, match=r"penstock\.progress.*Run `penstock setup`"):
             ready_targets(connection, aggregate, tables)
         setup(config)
         ((target, found),) = ready_targets(connection, aggregate, tables)
@@ -437,10 +461,10 @@ def test_a_pipeline_finds_its_targets_ready_or_says_what_to_do(notes: Database) 
             "count": "int8",
         }
         notes.run("ALTER TABLE stats DROP CONSTRAINT stats_dimensions_key")
-        with pytest.raises(TargetUnfit, match="no unique key"):
+        with pytest.raises(TargetMismatch, match="no unique key"):
             ready_targets(connection, aggregate, tables)
         notes.run("DROP TABLE stats")
-        with pytest.raises(TargetUnfit, match=r"target public\.stats .* does not exist"):
+        with pytest.raises(TargetMismatch, match=r"target public\.stats .* does not exist"):
             ready_targets(connection, aggregate, tables)
 
 
