@@ -25,8 +25,8 @@ from penstock.ops import present
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import as_json as findings_as_json
 from penstock.ops.findings import exit_code
-from penstock.ops.plan import Plan
 from penstock.ops.setup import setup as run_setup
+from penstock.ops.steps import Plan
 from penstock.ops.teardown import teardown as run_teardown
 from penstock.ops.tools import read_tools, require_tools
 from penstock.terminal import (

@@ -477,6 +477,18 @@ class SchemaMismatch(PipelineError):
     """The table in the log is not what the pipeline expects."""
 
 
+class InputUnfit(PipelineError):
+    """A column that an aggregate reads is missing, is not sent, or cannot be counted or summed."""
+
+
+class OldValuesMissing(PipelineError):
+    """The replica identity leaves out old values that an aggregate must subtract."""
+
+
+class TargetClash(PipelineError):
+    """A target is a source too, or another aggregate's."""
+
+
 class BadOption(PipelineError):
     """An option of the Spark source is unknown, missing or has a bad value."""
 

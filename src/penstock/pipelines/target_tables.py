@@ -11,11 +11,19 @@ from penstock.errors import TargetMismatch
 from penstock.names import TableName
 from penstock.pipelines.merging import Column, TargetTable
 
+# To cast to: without any modifier, a domain's neither, for a cast cuts off in silence what an
+# assignment refuses. NULL instead of -1 would make a char(1) of every char.
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, NULL)
+WITH RECURSIVE base AS (
+    SELECT oid, oid AS type, typbasetype FROM pg_type
+    UNION ALL
+    SELECT base.oid, t.oid, t.typbasetype FROM base JOIN pg_type AS t ON t.oid = base.typbasetype
+)
+SELECT a.attname, format_type(base.type, -1)
   FROM pg_namespace AS n
   JOIN pg_class AS c ON c.relnamespace = n.oid
   JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  JOIN base ON base.oid = a.atttypid AND base.typbasetype = 0
  WHERE n.nspname = %s AND c.relname = %s
 """
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -36,9 +37,9 @@ from penstock.errors import (
 )
 from penstock.interrupts import Interrupts
 from penstock.ops.facts import read_facts
-from penstock.ops.plan import Plan, Step
 from penstock.ops.present import show_dry_run
-from penstock.ops.setup import Patience, _Runner, connect_for_setup, setup
+from penstock.ops.setup import Patience, Runner, Session, setup
+from penstock.ops.steps import SOURCE, Plan, Step
 from penstock.ops.teardown import teardown
 from penstock.postgres import waiting
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -494,13 +495,11 @@ def test_a_lock_that_is_soon_free_is_waited_for(database18: Database) -> None:
 def test_a_slot_is_dropped_again_when_a_later_step_fails(database18: Database) -> None:
     database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
     config = config_for(database18)
-    with (
-        connect_for_setup(config.source) as connection,
-        connect_for_setup(config.source) as observer,
-    ):
+    with ExitStack() as stack:
         plan = setup(config, dry_run=True)
         broken = Plan((*plan.steps, Step("a later step", ("SELECT 1 / 0",))))
-        runner = _Runner(config, connection, observer, lambda blockers: None, QUICK)
+        sessions = {SOURCE: Session.open(config.source.conninfo, stack)}
+        runner = Runner(config, sessions, lambda blockers: None, QUICK)
         with pytest.raises(SetupFailed, match="a later step: division by zero"):
             runner.run(broken, lambda step: None)
     assert slots(database18) == []
