@@ -46,8 +46,8 @@ SCHEMA = (
         " UNIQUE (service_id, template_id, notification_type, notification_status))"
     ),
     (
-        "CREATE TABLE ft_by_date (bst_date date UNIQUE, count bigint NOT NULL DEFAULT 0,"
-        " cost numeric NOT NULL DEFAULT 0)"
+        "CREATE TABLE ft_by_date (bst_date date UNIQUE NULLS NOT DISTINCT,"
+        " count bigint NOT NULL DEFAULT 0, cost numeric NOT NULL DEFAULT 0)"
     ),
 )
 LOCAL_DATE = "to_date(from_utc_timestamp(created_at, 'Europe/London'))"

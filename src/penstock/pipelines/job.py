@@ -31,6 +31,7 @@ from penstock.pipelines.grouping import batches, covered_by, grouped
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
+from penstock.postgres.tables import read_tables
 from penstock.spark.deltas import PenstockDeltas, as_option
 
 _LOG = structlog.get_logger()
@@ -92,12 +93,14 @@ class Job:
         tables = [source.table for each in self._config.aggregate for source in each.sources]
         with connect(self._config.source.conninfo) as source:
             types = read_types(source, dict.fromkeys(tables))
+            facts = read_tables(source, tables)
         self._bound = [bind(each, types, known_up_to) for each in self._config.aggregate]
         check_expressions(self._spark, self._bound)
         for bound in self._bound:
             writer = Writer(
                 bound.config,
                 bound.config.conninfo(self._config.source.conninfo),
+                facts,
                 self._log,
                 self._stopping,
             )

@@ -23,10 +23,12 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
-from penstock.pipelines.bookkeeping import Progress, read_progress, tables_missing
+from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
 from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.targets import Tables
 from penstock.postgres.connect import connect
 from penstock.sections import Dsn
 
@@ -49,11 +51,18 @@ class Writer:
     """Applies batches to one aggregate; stops trying when `stopping` is set."""
 
     def __init__(
-        self, config: AggregateConfig, dsn: Dsn, log: LogReader, stopping: threading.Event
+        self,
+        config: AggregateConfig,
+        dsn: Dsn,
+        tables: Tables,
+        log: LogReader,
+        stopping: threading.Event,
     ) -> None:
         self.config = config
         self.name = config.name
         self._dsn = dsn
+        # The sources, by whose types the targets are checked.
+        self._tables = tables
         self._log = log
         self._log_id = str(log.identity.log_id)
         self._stopping = stopping
@@ -138,12 +147,7 @@ class Writer:
                 )
 
     def _claimed(self, connection: psycopg.Connection[Any]) -> Progress:
-        if missing := tables_missing(connection):
-            raise TargetUnavailable(
-                f"the target of aggregate {self.name} has no table penstock.{missing[0]}",
-                remedy="Run: penstock setup",
-                aggregate=self.name,
-            )
+        ready_targets(connection, self.config, self._tables)
         self._lock(connection)
         targets = read_targets(connection, self.config)
         if read_progress(connection, self.name) is None:

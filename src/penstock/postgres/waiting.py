@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -90,7 +91,7 @@ def run_watched(
     """
     return watched(
         connection,
-        lambda: _execute(connection, statements, on_done),
+        partial(_execute, connection, statements, on_done),
         observer=observer,
         deadline_s=deadline_s,
         on_wait=on_wait,
