@@ -18,6 +18,7 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.decode.deltas import WantedDeltas
@@ -69,6 +70,8 @@ class Job:
         self._failure: PenstockError | None = None
         self._writers: list[Writer] = []
         self._bound: list[Bound] = []
+        # The end of the last batch.
+        self._reached = Lsn(0)
         # Told after each batch, of what it covered.
         self.on_batch: Callable[[Covered], None] = lambda _: None
 
@@ -131,7 +134,7 @@ class Job:
     @contextmanager
     def _following(self) -> Iterator[StreamingQuery]:
         self._spark.dataSource.register(PenstockDeltas)
-        start = min(writer.applied_lsn for writer in self._writers)
+        start = self._reached = min(writer.applied_lsn for writer in self._writers)
         _LOG.info("following", log=str(self._config.log.path), start=str(start))
         with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as scratch:
             query = (
@@ -161,8 +164,11 @@ class Job:
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
         try:
-            result = grouped(frame.coalesce(1), self._bound).toArrow()
+            # To shuffle a small batch takes longer than to read it.
+            is_small = self._log.end().lsn - self._reached < SHARE_BYTES
+            result = grouped(frame.coalesce(1) if is_small else frame, self._bound).toArrow()
             covered = Covered(self._log_id, *covered_by(result))
+            self._reached = covered.end
             found = batches(result, self._bound)
             for number, (writer, batch) in enumerate(zip(self._writers, found, strict=True)):
                 writer.apply(covered, batch, partial(self._read_again, number))
