@@ -93,7 +93,9 @@ def shares(
                     close()
                     found += _parts(end, here, commit, share_bytes)
                     start = end = here
-        end = Position(max(end.lsn, header.complete_lsn), frame.segment, frame.end)
+        # The last frame may hold commits beyond the range: the next batch has those.
+        within = header.complete_lsn < up_to.lsn
+        end = Position(header.complete_lsn, frame.segment, frame.end) if within else up_to
         if size >= share_bytes:
             close()
     end = up_to

@@ -69,6 +69,54 @@ def test_shares_hold_every_change_once_and_in_order(seed: int, share_bytes: int)
         assert identities(reader, *parts) == identities(reader, Share(after, up_to))
 
 
+def crowded_frames(seed: int) -> LogReader:
+    """A few frames of many commits each."""
+    chance = random.Random(seed)
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, LogSettings(segment_bytes=800))
+    fragmenter = Fragmenter(writer.complete_lsn)
+    lsn = 0x2000
+    for _ in range(3):
+        for _ in range(chance.randint(2, 9)):
+            lsn += 16
+            run = wire.transaction(lsn, *range(chance.randint(1, 4)))
+            apply(writer, fragmenter, [memoryview(message) for message in run])
+        # Sometimes the server has told of more than the last commit.
+        lsn += chance.choice([0, 8])
+        writer.flush(Lsn(lsn))
+    writer.close()
+    return LogReader(storage)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.integers(1, 400))
+def test_shares_of_ranges_that_end_in_the_midst_of_a_frame_hold_each_commit_once(
+    seed: int, share_bytes: int
+) -> None:  # M5.1
+    reader = crowded_frames(seed)
+    everything = Share(reader.start(), reader.end())
+    commits = list(reader.commits(everything.after, everything.up_to))
+    for step in (1, 3):
+        position, parts = reader.start(), []
+        while position.lsn < reader.end().lsn:
+            # As a stream goes on: from where the batch before ended.
+            ahead = [commit for commit in commits if commit.lsn > position.lsn][:step]
+            rows = sum(commit.changes for commit in ahead)
+            up_to = limited(reader, position, reader.end(), Limit(max_rows=max(rows, 1)))
+            assert position.lsn < up_to.lsn <= reader.end().lsn
+            of_batch = shares(reader, position, up_to, share_bytes)
+            assert all(position.lsn <= part.after.lsn for part in of_batch)
+            assert all(part.up_to.lsn <= up_to.lsn for part in of_batch)
+            parts += of_batch
+            position = up_to
+        assert identities(reader, *parts) == identities(reader, everything)
+    for commit in commits:
+        up_to = reader.locate(commit.lsn)
+        parts = shares(reader, reader.start(), up_to, share_bytes)
+        assert all(part.up_to.lsn <= up_to.lsn for part in parts)
+        assert identities(reader, *parts) == identities(reader, Share(reader.start(), up_to))
+
+
 def test_an_empty_range_has_no_shares() -> None:
     reader = a_log(1)
     assert shares(reader, reader.end(), reader.end()) == []
