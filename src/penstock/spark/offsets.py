@@ -1,4 +1,10 @@
-"""Spark's offsets: positions of one log, in JSON. A position of another log is refused. Thin."""
+"""Spark's offsets: positions of one log, in JSON. A position of another log is refused. Thin.
+
+Spark keeps the end of each batch, and takes the end of the one before for its start. The first
+batch has none before it: Spark asks for the start anew, even when it repeats that batch after a
+restart, and `latest`, `earliest` and a time are somewhere else by then. So the end of the first
+batch says where it began (`since`), and what it is told for the start says so (`initial`).
+"""
 
 from __future__ import annotations
 
@@ -14,14 +20,19 @@ from penstock.spark.options import Place
 _VERSION = 1
 
 
-def to_offset(reader: LogReader, position: Position) -> dict[str, Any]:
-    return {
-        "v": _VERSION,
-        "log": str(reader.identity.log_id),
-        "lsn": int(position.lsn),
-        "segment": position.segment,
-        "byte": position.byte_pos,
-    }
+def to_offset(
+    reader: LogReader, position: Position, start: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """`start`: of the batch that ends here."""
+    offset = {"v": _VERSION, "log": str(reader.identity.log_id), **_fields(position)}
+    if start is not None and start.get("initial"):
+        offset["since"] = _fields(_position(start))
+    return offset
+
+
+def initial_offset(reader: LogReader, position: Position) -> dict[str, Any]:
+    """Where a stream begins that has no checkpoint yet."""
+    return {**to_offset(reader, position), "initial": True}
 
 
 def from_offset(reader: LogReader, offset: Mapping[str, Any]) -> Position:
@@ -36,7 +47,7 @@ def from_offset(reader: LogReader, offset: Mapping[str, Any]) -> Position:
                 "seeded again"
             ),
         )
-    position = Position(Lsn(offset["lsn"]), offset["segment"], offset["byte"])
+    position = _position(offset)
     end = reader.end().lsn
     if position.lsn > end:
         raise LogForeignPosition(
@@ -45,6 +56,21 @@ def from_offset(reader: LogReader, offset: Mapping[str, Any]) -> Position:
             lsn=position.lsn,
         )
     return position
+
+
+def range_of(
+    reader: LogReader, start: Mapping[str, Any], end: Mapping[str, Any]
+) -> tuple[Position, Position]:
+    """What a batch covers."""
+    up_to = from_offset(reader, end)
+    after = _position(end["since"]) if "since" in end else from_offset(reader, start)
+    if after.lsn > up_to.lsn:
+        raise LogForeignPosition(
+            f"the checkpoint has a batch from {after.lsn} to {up_to.lsn}, before its start",
+            remedy="Start anew: a new checkpoint directory, and the target seeded again",
+            lsn=after.lsn,
+        )
+    return after, up_to
 
 
 def place(reader: LogReader, wanted: Place) -> Position:
@@ -56,3 +82,11 @@ def place(reader: LogReader, wanted: Place) -> Position:
     if isinstance(wanted, Lsn):
         return reader.locate(wanted)
     return at_time(reader, wanted)
+
+
+def _fields(position: Position) -> dict[str, Any]:
+    return {"lsn": int(position.lsn), "segment": position.segment, "byte": position.byte_pos}
+
+
+def _position(offset: Mapping[str, Any]) -> Position:
+    return Position(Lsn(offset["lsn"]), offset["segment"], offset["byte"])
