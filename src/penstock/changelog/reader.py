@@ -186,7 +186,7 @@ class LogReader:
         return Position(lsn, low, byte_pos)
 
     def tables(self) -> list[TableEntry]:
-        """Every table of which there was a change, as it was described last."""
+        """Every table of which there was a change, as it was described last; newest last."""
         try:
             return read_tables(self.storage)
         except FormatError as error:

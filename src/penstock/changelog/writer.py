@@ -193,7 +193,8 @@ class LogWriter:
         aborted = np.unique(np.array(transaction.aborted, np.uint32))
         for subxid, content in self._described.pop(xid, ()):
             if subxid not in aborted:
-                self._tables.note(TableEntry(self._last_commit_lsn, content))
+                # Its own changes from before it was described so commit here too.
+                self._tables.note(TableEntry(commit.lsn, content))
         self._last_commit_lsn = commit.lsn
         pieces, seq = [], 0
         for piece in transaction.pieces:

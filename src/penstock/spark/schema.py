@@ -124,8 +124,11 @@ def _newest(reader: LogReader, table: TableName) -> tuple[Definition, Lsn]:
     if not found:
         raise SchemaMismatch(
             f"the change log in {reader.where} holds no change of {table} yet",
-            remedy="Check that the table is published, and wait for its first change",
+            remedy=(
+                "Check that the table is published, and wait for its first change. If it was "
+                "renamed, changes from before are under its old name"
+            ),
             table=table,
         )
-    after_lsn, definition = max(found, key=lambda pair: pair[0])
+    after_lsn, definition = found[-1]
     return definition, after_lsn
