@@ -23,12 +23,12 @@ from penstock.changelog.planning import shares
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogSettings, LogWriter
-from penstock.errors import LogForeignPosition
+from penstock.errors import BadOption, LogForeignPosition, SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Column, Delete, Insert, Message, Relation, Truncate, Update
 from penstock.spark.errors import explain
-from penstock.spark.reading import PenstockStreamReader, _Part
+from penstock.spark.reading import PenstockReader, PenstockStreamReader, _Part
 from penstock.spark.source import PenstockDataSource
 from support import wire
 from support.logs import IDENTITY, append_transaction, apply
@@ -387,6 +387,9 @@ def test_a_log_of_thousands_of_small_frames_is_read_whole(spark: SparkSession, l
         ({"table": "absent"}, "holds no change of public.absent yet"),
         ({"columns": "id,nope"}, "public.notes has no column nope.*id, status, body"),
         ({"columns": "id,id"}, "a column is named twice"),
+        ({"columns": "nonsense.id"}, "'nonsense.id' is not a column name"),
+        ({"columns": "id,2nd"}, "'2nd' is not a column name"),
+        ({"consumer": "a b"}, "'a b' is not a name of up to 100 letters"),
         ({"startingPosition": "soon"}, "'soon' is none of: earliest, latest"),
         ({"startingPosition": "0/FFFFFF"}, "beyond the end of the change log"),
         ({"maxRowsPerTrigger": "0"}, "'0' is not a whole number above 0"),
@@ -412,6 +415,49 @@ def test_a_stream_refuses_an_end(spark: SparkSession, log: Log) -> None:  # M7.3
     with pytest.raises(PySparkException) as caught:
         stream(spark, log, endingPosition="0/200")
     assert "a stream has no end" in (explain(caught.value) or "")
+
+
+def test_columns_are_those_of_load_whatever_comes_before_the_action(
+    spark: SparkSession, log: Log
+) -> None:  # M4.6
+    log.insert(0x200, 1)
+    loaded = batch(spark, log)
+    streamed = spark.readStream.format("penstock").options(path=str(log.path), table="notes").load()
+    wider = replace(NOTES, columns=(*NOTES.columns, Column(False, "more", 25, -1)))
+    log.append(0x300, wider, Insert(16400, (b"2", b"new", None, b"x")))
+    assert [row.asDict().get("more") for row in loaded.collect()] == [None, None]
+    query = streamed.writeStream.format("memory").queryName("as_loaded")
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert [row["id"] for row in spark.table("as_loaded").orderBy("id").collect()] == [1, 2]
+    loaded = batch(spark, log)
+    assert "more" in loaded.columns
+    narrow = replace(NOTES, columns=NOTES.columns[:1])
+    log.append(0x400, narrow, Insert(16400, (b"3",)))
+    with pytest.raises(PySparkException) as caught:
+        loaded.collect()
+    assert "column status of public.notes is gone" in (explain(caught.value) or "")
+
+
+def test_a_schema_that_is_not_the_tables_is_refused(log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    source = PenstockDataSource({"path": str(log.path), "table": "notes"})
+    with pytest.raises(SchemaMismatch, match=r"not that of public\.notes.*Give no schema"):
+        source.reader(StructType())
+    schema = PenstockDataSource(source.options).schema()
+    assert isinstance(source.reader(schema), PenstockReader)
+
+
+def test_a_stream_does_not_begin_in_the_future(log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    with pytest.raises(BadOption, match=r"2999-01-01T00:00:00\+00:00 is in the future"):
+        Planning(log, startingPosition="2999-01-01").initial()
+
+
+def test_a_position_of_another_version_is_refused_as_such(log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    planning = Planning(log)
+    with pytest.raises(LogForeignPosition, match="version 2, and this Penstock reads version 1"):
+        planning.latest({**planning.initial(), "v": 2})
 
 
 class Planning:

@@ -171,7 +171,8 @@ def run_of(
 
     `definitions` are in force from the start.
     """
-    payloads, streamed, ordinals = [], [], []
+    payloads: list[bytes] = []
+    streamed, ordinals = [], []
     emptied: list[tuple[int, int]] = []
     known = [tuple(encode(message) for message in group) for group in definitions]
     by_oid = {group[0].oid: n for n, group in enumerate(definitions)}  # type: ignore[union-attr]

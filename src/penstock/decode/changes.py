@@ -191,9 +191,11 @@ class _Plan:
 
 
 def unrepresentable(table: TableName, name: str, kind: ValueType, lsn: Lsn) -> ValueUnrepresentable:
+    # What is not UTF-8 is no text either.
+    or_text = "" if kind.kind is Kind.TEXT else ", or to string to read such columns as text"
     return ValueUnrepresentable(
         f"column {name} of {table} holds a value at {lsn} that {kind} cannot hold: {_sort(kind)}",
-        remedy="Set onUnrepresentable to null, or to string to read such columns as text",
+        remedy=f"Set onUnrepresentable to null{or_text}",
         lsn=lsn,
         column=name,
     )

@@ -9,11 +9,12 @@ batch says where it began (`since`), and what it is told for the start says so (
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.changelog.planning import at_time
 from penstock.changelog.reader import LogReader, Position
-from penstock.errors import LogForeignPosition
+from penstock.errors import BadOption, LogForeignPosition
 from penstock.lsn import Lsn
 from penstock.spark.options import Place
 
@@ -38,7 +39,13 @@ def initial_offset(reader: LogReader, position: Position) -> dict[str, Any]:
 def from_offset(reader: LogReader, offset: Mapping[str, Any]) -> Position:
     """Raises `LogForeignPosition`: of another log, or beyond the end of this one."""
     ours = str(reader.identity.log_id)
-    if offset.get("v") != _VERSION or offset.get("log") != ours:
+    if offset.get("v") != _VERSION:
+        raise LogForeignPosition(
+            f"the checkpoint has a position of version {offset.get('v')}, and this Penstock reads "
+            f"version {_VERSION}",
+            remedy="Run the query with the Penstock that wrote the checkpoint, or a newer one",
+        )
+    if offset.get("log") != ours:
         raise LogForeignPosition(
             f"the checkpoint has a position of log {offset.get('log')}, and {reader.where} is "
             f"log {ours}",
@@ -52,7 +59,11 @@ def from_offset(reader: LogReader, offset: Mapping[str, Any]) -> Position:
     if position.lsn > end:
         raise LogForeignPosition(
             f"the checkpoint is at {position.lsn}, beyond the end of the change log at {end}",
-            remedy="The log was restored from an older copy: seed the target again",
+            remedy=(
+                "If capture is not running, start it first: after a power failure it finds the end "
+                "anew. If that does not help, the log was restored from an older copy: seed the "
+                "target again"
+            ),
             lsn=position.lsn,
         )
     return position
@@ -71,6 +82,17 @@ def range_of(
             lsn=after.lsn,
         )
     return after, up_to
+
+
+def beginning(reader: LogReader, wanted: Place) -> Position:
+    """Where a stream begins that has no checkpoint."""
+    if isinstance(wanted, datetime) and wanted > datetime.now(UTC):
+        raise BadOption(
+            f"startingPosition {wanted.isoformat()} is in the future",
+            remedy="Begin with latest, and filter by the time of the commit",
+            option="startingPosition",
+        )
+    return place(reader, wanted)
 
 
 def place(reader: LogReader, wanted: Place) -> Position:

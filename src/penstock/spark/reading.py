@@ -35,7 +35,14 @@ from penstock.decode.json import JsonChanges, WantedTables
 from penstock.errors import BadOption
 from penstock.lsn import Lsn
 from penstock.spark.errors import said_once
-from penstock.spark.offsets import from_offset, initial_offset, place, range_of, to_offset
+from penstock.spark.offsets import (
+    beginning,
+    from_offset,
+    initial_offset,
+    place,
+    range_of,
+    to_offset,
+)
 from penstock.spark.options import SourceOptions
 
 # How long Spark's question for news waits for an answer: Spark asks again at once.
@@ -148,7 +155,7 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def initialOffset(self) -> dict[str, Any]:
         with said_once():
             log = self._log()
-            return initial_offset(log, place(log, self._options.starting))
+            return initial_offset(log, beginning(log, self._options.starting))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self._options.max_bytes)

@@ -157,6 +157,14 @@ def test_a_value_without_a_place_is_an_error_that_names_column_and_position() ->
     assert "infinity" not in str(caught.value)
 
 
+def test_for_what_is_not_utf8_text_is_no_remedy() -> None:  # M4.6
+    words = Relation(1, "public", "t", "d", (Column(True, "word", 25, -1),))
+    run = run_of(random.Random(1), [Insert(1, (b"\xff",))], [[words]])
+    with pytest.raises(ValueUnrepresentable, match="not UTF-8") as caught:
+        TableChanges(wanted_of(words, on_unrepresentable="error")).batch(run)
+    assert caught.value.remedy == "Set onUnrepresentable to null"
+
+
 def test_a_truncate_is_an_error_unless_told_otherwise() -> None:  # M4.6
     run = run_of(random.Random(1), [Truncate(False, False, (1,))], [[ITEMS]])
     with pytest.raises(TableTruncated, match="truncated at 0/3E8"):
