@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,15 +26,17 @@ from penstock.changelog.planning import shares
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogSettings, LogWriter
-from penstock.errors import BadOption, LogForeignPosition, SchemaMismatch
+from penstock.errors import BadOption, LogForeignPosition, LogRetired, SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Column, Delete, Insert, Message, Relation, Truncate, Update
+from penstock.spark import reading
 from penstock.spark.errors import explain
 from penstock.spark.reading import PenstockReader, PenstockStreamReader, _Part
 from penstock.spark.source import PenstockDataSource
 from support import wire
 from support.logs import IDENTITY, append_transaction, apply
+from support.waiting import eventually
 
 NOTES = Relation(
     oid=16400,
@@ -464,7 +469,8 @@ class Planning:
     """The process in which Spark plans the batches of one run; offsets travel as JSON."""
 
     def __init__(self, log: Log, **options: str) -> None:
-        source = PenstockDataSource({"path": str(log.path), "table": "notes", **options})
+        given = {"path": str(log.path), "table": "notes", **options}
+        source = PenstockDataSource({name: value for name, value in given.items() if value})
         reader = source.streamReader(source.schema())
         assert isinstance(reader, PenstockStreamReader)
         self._reader = reader
@@ -476,10 +482,13 @@ class Planning:
         limit = limit or self._reader.getDefaultReadLimit()
         return through_json(self._reader.latestOffset(start, limit))
 
-    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    def batches(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Planned now, read as they are asked for."""
         parts = self._reader.partitions(start, end)
-        batches = (batch for part in parts for batch in self._reader.read(part))
-        return [row for batch in batches for row in batch.to_pylist()]
+        return (batch for part in parts for batch in self._reader.read(part))
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row for batch in self.batches(start, end) for row in batch.to_pylist()]
 
     def ids(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
         return [row["id"] for row in self.rows(start, end)]
@@ -586,3 +595,102 @@ def test_a_consumer_is_known_from_the_first_batch_on_although_there_is_a_checkpo
     assert registered() == 0x200
     Planning(log, consumer="mine").latest(end)
     assert registered() == 0x200
+
+
+def test_retention_between_planning_and_reading_is_an_error_and_not_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    monkeypatch.setattr("penstock.changelog.runs._RUN_BYTES", 1)
+    log = Log(tmp_path / "log", LogSettings(segment_bytes=100))
+    for number in range(10):
+        log.insert(0x200 + 16 * number, number)
+    planning = Planning(log)
+    start = planning.initial()
+    end = planning.latest(start)
+    untouched, begun = planning.batches(start, end), planning.batches(start, end)
+    assert next(begun).to_pylist()[0]["id"] == 0
+    prune(log.writer, RetentionSettings(min_age_s=0))
+    for batches in (untouched, begun):
+        with pytest.raises(LogRetired, match=r"no longer goes back to|retention has removed it"):
+            list(batches)
+    log.writer.close()
+
+
+def test_a_quiet_log_moves_on_now_and_then(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    # M5.3
+    monkeypatch.setattr(reading, "_LONG_POLL_S", 0.05)
+    monkeypatch.setattr(reading, "_EMPTY_RANGE_S", 0.5)
+    log.insert(0x200, 1)
+    planning = Planning(log, batchRange="true")
+    end = planning.latest(planning.initial())
+    # Of other tables: there is something to pass on at once.
+    log.append(0x300, OTHER, Insert(16500, (b"9",)))
+    following = planning.latest(end)
+    (row,) = planning.rows(end, following)
+    assert (row["_change_type"], row["_commit_version"]) == ("batch_range", 0x300)
+    # Nothing at all: only now and then.
+    log.writer.flush(Lsn(0x400))
+    asked = time.monotonic()
+    assert planning.latest(following) == following
+    passed_on = eventually(
+        lambda: found if (found := planning.latest(following)) != following else None, "news"
+    )
+    assert time.monotonic() - asked > 0.3
+    assert passed_on["lsn"] == 0x400
+
+
+def test_the_question_for_news_waits_for_them(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    # M5.3
+    monkeypatch.setattr(reading, "_LONG_POLL_S", 60.0)
+    log.insert(0x200, 1)
+    planning = Planning(log)
+    end = planning.latest(planning.initial())
+    writing = threading.Timer(0.3, log.insert, (0x300, 2))
+    asked = time.monotonic()
+    writing.start()
+    following = planning.latest(end)
+    assert 0.2 < time.monotonic() - asked < 30
+    writing.join()
+    assert planning.ids(end, following) == [2]
+
+
+def test_a_change_has_one_identity_whatever_the_options(log: Log) -> None:  # M5.3
+    log.append(
+        0x200,
+        *(NOTES, Insert(16400, (b"1", b"a", None)), OTHER, Insert(16500, (b"9",))),
+        Update(16400, (b"1", b"a", None), None, (b"1", b"b", b"x")),
+        Delete(16400, (b"1", b"b", None), None),
+    )
+    log.insert(0x300, 2, 3)
+
+    def identities(**options: str) -> list[tuple[int, int, str]]:
+        planning = Planning(log, **options)
+        start = planning.initial()
+        rows = planning.rows(start, planning.latest(start))
+        return [
+            (row["_commit_version"], row["_seq"], row["_change_type"].partition("_")[0])
+            for row in rows
+        ]
+
+    expected = [
+        *((0x200, 0, "insert"), (0x200, 2, "update"), (0x200, 3, "delete")),
+        *((0x300, 0, "insert"), (0x300, 1, "insert")),
+    ]
+    assert identities(preimages="false") == expected
+    assert identities(table="", tables="notes") == expected
+    for options in ({}, {"columns": "body"}, {"maxRowsPerTrigger": "100"}):
+        # Both rows of an update have the same.
+        assert list(dict.fromkeys(identities(**options))) == expected
+    assert (0x200, 1, "insert") in identities(table="", tables="*")
+
+
+def test_what_is_wrong_is_also_said_to_standard_error(
+    log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:  # M7.3
+    log.insert(0x200, 1)
+    with pytest.raises(SchemaMismatch):
+        PenstockDataSource({"path": str(log.path), "table": "absent"}).schema()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"penstock: the change log in {log.path} holds no change of public.absent"
+    )
