@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,9 +94,11 @@ def throwaway_session(
 
 def _settings(directory: Path | None = None) -> dict[str, str]:
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
+    java = f"-Dlog4j2.configurationFile=file:{log4j2}"
     # With the parallel collector a million changes take half a second less of a core
-    # (`bench source`).
-    java = f"-XX:+UseParallelGC -Dlog4j2.configurationFile=file:{log4j2}"
+    # (`bench source`). Java does not start with two.
+    if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JAVA_TOOL_OPTIONS", "")):
+        java = f"-XX:+UseParallelGC {java}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
