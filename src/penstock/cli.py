@@ -17,6 +17,7 @@ from penstock import config as configuration
 from penstock.bench import BENCHES
 from penstock.bench.present import show_report
 from penstock.capture.engine import Capture
+from penstock.cli_aggregates import aggregate, reset, verify
 from penstock.cli_log import app as log_app
 from penstock.errors import PenstockError
 from penstock.logs import configure_logs
@@ -24,8 +25,8 @@ from penstock.ops import present
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import as_json as findings_as_json
 from penstock.ops.findings import exit_code
-from penstock.ops.plan import Plan
 from penstock.ops.setup import setup as run_setup
+from penstock.ops.steps import Plan
 from penstock.ops.teardown import teardown as run_teardown
 from penstock.ops.tools import read_tools, require_tools
 from penstock.terminal import (
@@ -53,6 +54,8 @@ app = typer.Typer(
 )
 
 app.add_typer(log_app, name="log")
+for command in (aggregate, reset, verify):
+    app.command()(command)
 
 
 def _version(asked: bool) -> None:
@@ -92,7 +95,7 @@ def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
 @app.command()
 def setup(config: ConfigPath = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Make replica identities, publication, permissions and slot, as far as they are missing."""
-    progress = present.Progress(stderr if as_json else stdout, "set up")
+    progress = present.Progress(stderr if as_json else stdout, "setting up")
     with errors_as_json(as_json):
         plan = run_setup(
             configuration.load(config),
@@ -113,7 +116,7 @@ def teardown(
     as_json: AsJson = False,
 ) -> None:
     """Drop the slot, which releases its WAL, and the publication if Penstock made it."""
-    progress = present.Progress(stderr if as_json else stdout, "drop")
+    progress = present.Progress(stderr if as_json else stdout, "dropping")
     with errors_as_json(as_json):
         plan = run_teardown(
             configuration.load(config), dry_run=dry_run, force=force, on_step=progress.step

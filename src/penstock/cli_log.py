@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from penstock import config as configuration
-from penstock.capture.engine import log_settings, retention_settings
 from penstock.changelog.checking import check_log
 from penstock.changelog.consumers import consumers, forget
 from penstock.changelog.maintenance import prune as prune_log
 from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.settings import log_settings, retention_settings
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
 from penstock.errors import (
@@ -24,7 +25,17 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.ops import dump as dumping
 from penstock.ops import log_view
-from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
+from penstock.terminal import (
+    AsJson,
+    ConfigPath,
+    errors_as_json,
+    json_text,
+    print_json,
+    print_pieces,
+    stderr,
+    stdout,
+)
+from penstock.words import counted
 
 app = typer.Typer(help="Look at a change log, check it, keep it small.", no_args_is_help=True)
 
@@ -73,8 +84,8 @@ def dump(
             )
         while True:
             up_to = _end(reader, last)
-            for transaction in dumping.transactions(reader, after, up_to):
-                _print_transaction(transaction, as_json)
+            for transaction, changes in dumping.transactions(reader, after, up_to):
+                _print_transaction(transaction, changes, as_json)
             after = up_to
             if not follow or (last is not None and up_to.lsn >= _lsn(last, "--to")):
                 return
@@ -92,8 +103,9 @@ def check(config: ConfigPath = None, path: LogPath = None, as_json: AsJson = Fal
         print_json(log_view.checked_as_json(checked))
     else:
         stdout.print(
-            f"{checked.segments} segments, {checked.frames:,} frames, "
-            f"{checked.transactions:,} transactions, {checked.changes:,} changes: no damage"
+            f"{counted(checked.segments, 'segment')}, {counted(checked.frames, 'frame')}, "
+            f"{counted(checked.transactions, 'transaction')}, "
+            f"{counted(checked.changes, 'change')}: no damage"
         )
 
 
@@ -103,15 +115,13 @@ def prune(config: ConfigPath = None, as_json: AsJson = False) -> None:
     with errors_as_json(as_json):
         loaded = configuration.load(config)
         LogReader(loaded.log.path)  # names what is wrong before anything is locked
-        writer = LogWriter(loaded.log.path, settings=log_settings(loaded.log))
-        try:
+        with LogWriter(loaded.log.path, settings=log_settings(loaded.log)) as writer:
             pruned = prune_log(writer, retention_settings(loaded.log))
-        finally:
-            writer.close()
     if as_json:
         print_json(log_view.pruned_as_json(pruned))
     else:
-        stdout.print(f"{len(pruned.segments)} segments removed, {pruned.freed_bytes:,} bytes freed")
+        removed = counted(len(pruned.segments), "segment")
+        stdout.print(f"{removed} removed, {counted(pruned.freed_bytes, 'byte')} freed")
 
 
 @app.command("consumers")
@@ -175,9 +185,11 @@ def _end(reader: LogReader, last: str | None) -> Position:
     return reader.locate(wanted)
 
 
-def _print_transaction(transaction: dict[str, Any], as_json: bool) -> None:
+def _print_transaction(
+    transaction: dict[str, Any], changes: Iterable[dict[str, Any]], as_json: bool
+) -> None:
     if as_json:
-        print_json(transaction, indent=None)
+        print_pieces(log_view.transaction_json(transaction, changes, json_text))
     else:
-        for line in log_view.transaction_lines(transaction):
+        for line in log_view.transaction_lines(transaction, changes):
             stdout.print(line, markup=False)

@@ -95,8 +95,8 @@ class AggregateTarget(Section):
 
     table: TableRef
     # Some of the aggregate's, by name; without it all.
-    dimensions: tuple[Identifier, ...] | None = None
-    measures: tuple[Identifier, ...] | None = None
+    dimensions: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
+    measures: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -416,7 +416,16 @@ class LogForeign(LogError):
 
 
 class LogFormatUnknown(LogError):
-    """The log was written by a newer version."""
+    """The log, or a file of it, was written by a newer version."""
+
+    def __init__(self, path: str, version: int, *, readable: int) -> None:
+        super().__init__(
+            f"change log {path} has format {version}, "
+            f"and this version of Penstock reads up to {readable}",
+            remedy="Upgrade Penstock, or name another directory in [log]",
+            path=path,
+            version=version,
+        )
 
 
 class LogInUse(LogError):
@@ -483,6 +492,18 @@ class SchemaMismatch(PipelineError):
     """The table in the log is not what the pipeline expects."""
 
 
+class InputUnfit(PipelineError):
+    """A column that an aggregate reads is missing, is not sent, or cannot be counted or summed."""
+
+
+class OldValuesMissing(PipelineError):
+    """The replica identity leaves out old values that an aggregate must subtract."""
+
+
+class TargetClash(PipelineError):
+    """A target is a source too, or another aggregate's."""
+
+
 class BadOption(PipelineError):
     """An option of the Spark source is unknown, missing or has a bad value."""
 
@@ -513,3 +534,11 @@ class NotSeeded(PipelineError):
 
 class TargetUnavailable(PipelineError):
     """A target's database cannot be reached, or does not let us write."""
+
+
+class NotVerifiable(PipelineError):
+    """No query over the source could tell what an aggregate should be."""
+
+
+class VerifyTimeout(PipelineError):
+    """The log did not reach the snapshot that an audit begins with."""

@@ -36,6 +36,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler | signal.Handlers] = {}
+        # Else a signal goes straight on: nobody would look at what is noted.
+        self._holding = False
         self._noted: int | None = None
         self._heeded = False
 
@@ -48,6 +50,8 @@ class Interrupts:
                 if before is not None and before != signal.SIG_IGN:
                     self._before[number] = before  # type: ignore[assignment]  # int: SIG_* only
                     signal.signal(number, self._note)
+        # Last, and given up first: a signal in between may leave some handlers as ours for good.
+        self._holding = True
         return self
 
     def __exit__(
@@ -56,6 +60,7 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._holding = False
         for number, before in self._before.items():
             signal.signal(number, before)
         if self._noted is not None and not isinstance(error, KeyboardInterrupt):
@@ -91,6 +96,9 @@ class Interrupts:
             return done.result()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self._holding:
+            self._pass_on(number, frame)
+            return
         self._noted = number
         if self._heeded:
             self._raise(number, frame)

@@ -7,6 +7,8 @@ import string
 from dataclasses import dataclass
 
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*)'
+# Of one name; the server cuts off the rest.
+MAX_BYTES = 63
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 # PostgreSQL leaves letters beyond ASCII as they are, at least in a database of UTF-8.
 _FOLD = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
@@ -21,6 +23,15 @@ def quote(identifier: str) -> str:
     if re.fullmatch(r"[a-z_][a-z0-9_]*", identifier) and identifier not in _RESERVED:
         return identifier
     return '"' + identifier.replace('"', '""') + '"'
+
+
+def fitted_name(start: str, suffix: str) -> str:
+    """A name made of two, of at most as many bytes as the server keeps of one.
+
+    >>> fitted_name("orders", "_key"), len(fitted_name("ü" * 63, "_key").encode())
+    ('orders_key', 62)
+    """
+    return start.encode()[: MAX_BYTES - len(suffix)].decode(errors="ignore") + suffix
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -28,14 +28,33 @@ ConfigPath = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
 
+# What is written at once of a long line: each time, the output is flushed.
+_PART_CHARS = 2**16
+
 
 def print_json(value: dict[str, Any], *, indent: int | None = 2) -> None:
+    typer.echo(json_text(value, indent=indent))
+
+
+def json_text(value: dict[str, Any], *, indent: int | None = None) -> str:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(value, indent=indent)  # escapes: nothing is lost
-    typer.echo(text)
+    return text
+
+
+def print_pieces(pieces: Iterable[str]) -> None:
+    """One line, however long, a part at a time."""
+    part, size = [], 0
+    for piece in pieces:
+        part.append(piece)
+        size += len(piece)
+        if size >= _PART_CHARS:
+            typer.echo("".join(part), nl=False)
+            part, size = [], 0
+    typer.echo("".join(part))
 
 
 @contextmanager

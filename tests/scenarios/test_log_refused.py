@@ -33,22 +33,13 @@ from support.processes import capture_process
 from support.refusals import (
     log_of_another_database,
     not_json,
+    refusal,
     somebodys_files,
     somebodys_log_json,
     write_a_log,
 )
 from support.waiting import eventually
 from support.workload import SLOT, insert_items, prepare
-
-
-def refusal(database: Database, log: Path) -> BaseException:
-    """Why capture does not start; the slot is where it was."""
-    before = database.confirmed(SLOT)
-    with capturing(capture_config(database.dsn(), log)) as running:
-        error = running.failure()
-    assert database.confirmed(SLOT) == before
-    assert database.value("SELECT active FROM pg_replication_slots") is False
-    return error
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -95,6 +95,10 @@ def test_a_long_open_transaction_and_a_slow_consumer_keep_what_they_need(
         # The place where it stopped reading is gone, with all that it has applied: it goes on.
         slow.must_equal(database)
         assert running.connections == 1
+        removed = [entry for entry in running.said if entry["event"] == "segments removed"]
+        assert sum(entry["count"] for entry in removed) == segments(tmp_path)[0] - 1
+        assert Lsn.parse(removed[-1]["up_to_lsn"]) <= slow.complete_lsn
+        assert all(entry["freed_bytes"] > 0 for entry in removed)
     with pytest.raises(LogRetired):
         LogReader(tmp_path).locate(slow.commits[0])
     check_log(LogReader(tmp_path))

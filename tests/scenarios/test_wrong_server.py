@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,10 @@ from penstock.errors import ServerRewound, SlotAheadOfLog, WrongServer
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.capturing import capture_config, capturing
 from support.database import Database
+from support.images import put_back
 from support.logs import identity
 from support.oracle import Mirror
+from support.refusals import refusal
 from support.workload import SLOT, insert_items, prepare
 
 
@@ -21,26 +22,20 @@ def test_a_server_restored_from_an_older_image_is_refused(
     own_server: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     # M1.8, M7.3: it has the same system id, and would skip what it writes up to our position.
-    image, mirror = tmp_path / "image", Mirror(tmp_path / "log")
+    mirror = Mirror(tmp_path / "log")
     with Database(own_server, "app") as database:
         prepare(database)
-        config = capture_config(database.dsn(), tmp_path / "log")
-        own_server.stop()
-        shutil.copytree(own_server.data_dir, image)
-        own_server.start()
-        with capturing(config), database.connect() as connection:
+        with (
+            put_back(own_server, tmp_path / "image"),
+            capturing(capture_config(database.dsn(), tmp_path / "log")),
+            database.connect() as connection,
+        ):
             insert_items(connection, 1000)
             mirror.must_equal(database)
-        own_server.stop()
-        shutil.rmtree(own_server.data_dir)
-        shutil.move(image, own_server.data_dir)
         own_server.start()
-        before = database.confirmed(SLOT)
-        with capturing(config) as running:
-            error = running.failure()
+        error = refusal(database, tmp_path / "log")
         assert isinstance(error, ServerRewound)
         assert str(mirror.complete_lsn) in str(error)
-        assert database.confirmed(SLOT) == before
     assert Mirror(tmp_path / "log").read().commits == mirror.commits
 
 
@@ -48,12 +43,9 @@ def test_another_server_is_refused(database: Database, tmp_path: Path) -> None:
     # M7.3
     prepare(database)
     LogWriter(tmp_path, identity(database, database.confirmed(SLOT), "1234567890")).close()
-    before = database.confirmed(SLOT)
-    with capturing(capture_config(database.dsn(), tmp_path)) as running:
-        error = running.failure()
+    error = refusal(database, tmp_path)
     assert isinstance(error, WrongServer)
     assert "1234567890" in str(error)
-    assert database.confirmed(SLOT) == before
 
 
 @pytest.mark.parametrize("how", ["advanced by hand", "created again"])
@@ -73,8 +65,7 @@ def test_a_slot_that_is_past_the_log_is_refused(
     else:
         database.rows("SELECT pg_drop_replication_slot(%s)", SLOT)
         database.create_slot(SLOT)
-    with capturing(config) as running:
-        error = running.failure()
+    error = refusal(database, tmp_path)
     assert isinstance(error, SlotAheadOfLog)
     assert str(database.confirmed(SLOT)) in str(error)
     assert "seed the targets again" in str(error)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.changelog.maintenance import RetentionSettings, prune
-from penstock.changelog.writer import LogSettings
+from penstock.changelog.maintenance import prune
+from penstock.changelog.settings import LogSettings, RetentionSettings
 from support.applications import APPS, Application, application
 from support.notes import NotesLog
 from support.repeats import SOAK, repeats

@@ -21,11 +21,12 @@ from pyspark.sql.types import StructType
 
 from penstock.changelog import consumers
 from penstock.changelog.identity import LogIdentity
-from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.maintenance import prune
 from penstock.changelog.planning import shares
 from penstock.changelog.reader import LogReader, Position
+from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.errors import BadOption, LogForeignPosition, LogRetired, SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter

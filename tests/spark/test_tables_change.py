@@ -68,6 +68,20 @@ class Things:
         )
         return (writer.trigger(availableNow=True) if once else writer).start()
 
+    def follow(self, statement: str) -> tuple[StreamingQuery, list[Row]]:
+        """Run it, and start a query that has found its one row; the rows go on to come."""
+        self.sql(statement)
+        found: list[Row] = []
+        query = self.start(found)
+        arrives(found, 1)
+        return query, found
+
+    def stops(self, query: StreamingQuery, reason: str) -> None:
+        """The query ends at the newest commit, says why, and what to do."""
+        said = stopped(query)
+        assert reason in said
+        assert f"commits at {self.lsn()}. Start the query again" in said
+
     def stream(self) -> list[Row]:
         """All that came since the last time."""
         found: list[Row] = []
@@ -105,10 +119,7 @@ def stopped(query: StreamingQuery) -> str:
 def test_an_added_column_leaves_a_query_alone_and_a_renamed_one_stops_it(
     things: Things,
 ) -> None:  # M4.6
-    things.sql("INSERT INTO things VALUES (1, 10)")
-    found: list[Row] = []
-    query = things.start(found)
-    arrives(found, 1)
+    query, found = things.follow("INSERT INTO things VALUES (1, 10)")
     things.sql(
         "ALTER TABLE things ADD COLUMN more int DEFAULT 5",
         "INSERT INTO things VALUES (2, 20, NULL, 200)",
@@ -119,9 +130,7 @@ def test_an_added_column_leaves_a_query_alone_and_a_renamed_one_stops_it(
         "ALTER TABLE things RENAME COLUMN a TO b",
         "INSERT INTO things VALUES (3, 30, NULL, 300), (4, 40, NULL, NULL)",
     )
-    said = stopped(query)
-    assert "column a of public.things is gone: dropped or renamed" in said
-    assert f"commits at {things.lsn()}. Start the query again" in said
+    things.stops(query, "column a of public.things is gone: dropped or renamed")
     assert len(found) == 2
     assert shown(things.stream(), "id", "b", "more", "_absent") == [
         (3, 30, 300, []),
@@ -150,14 +159,9 @@ def test_a_column_added_in_the_midst_of_a_transaction_is_absent_before(things: T
 def test_a_dropped_and_a_retyped_column_stop_a_query_and_a_restart_goes_on(
     things: Things,
 ) -> None:  # M4.6
-    things.sql("INSERT INTO things VALUES (1, 10, 'x')")
-    found: list[Row] = []
-    query = things.start(found)
-    arrives(found, 1)
+    query, found = things.follow("INSERT INTO things VALUES (1, 10, 'x')")
     things.sql("ALTER TABLE things DROP COLUMN note", "INSERT INTO things VALUES (2, 20)")
-    said = stopped(query)
-    assert "column note of public.things is gone: dropped or renamed" in said
-    assert f"commits at {things.lsn()}. Start the query again" in said
+    things.stops(query, "column note of public.things is gone: dropped or renamed")
 
     query = things.start(found)
     arrives(found, 2)
@@ -166,9 +170,7 @@ def test_a_dropped_and_a_retyped_column_stop_a_query_and_a_restart_goes_on(
         "ALTER TABLE things ALTER COLUMN a TYPE bigint",
         "INSERT INTO things VALUES (3, 3000000000)",
     )
-    said = stopped(query)
-    assert "column a of public.things is bigint and not integer" in said
-    assert f"commits at {things.lsn()}. Start the query again" in said
+    things.stops(query, "column a of public.things is bigint and not integer")
     assert shown(things.stream(), "id", "a") == [(3, 3_000_000_000)]
     # From the start: what was an int is a bigint now.
     assert shown(things.batch(), "a") == [(10,), (20,), (3_000_000_000,)]

@@ -9,6 +9,7 @@ from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.ops.facts import SourceFacts
 from penstock.postgres.catalog import RoleFacts, ServerFacts
+from penstock.postgres.column_types import BaseType
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.slots import SlotFacts
 from penstock.postgres.tables import Column, Generated, Index, TableFacts
@@ -20,8 +21,14 @@ def config(*tables: Any, **source: Any) -> Config:
     )
 
 
-def column(name: str, generated: Generated = "") -> Column:
-    return Column(name, "integer", not_null=True, generated=generated)
+INTEGER = BaseType("int4", "integer")
+
+
+def column(
+    name: str, generated: Generated = "", base: BaseType = INTEGER, **changes: Any
+) -> Column:
+    facts = {"not_null": True, "generated": generated, **changes}
+    return Column(name, base.sql, base=base, **facts)
 
 
 def table(name: str = "orders", **changes: Any) -> TableFacts:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from penstock.capture.storing import store
 from penstock.changelog.identity import LogIdentity
+from penstock.changelog.log import ChangeLog
 from penstock.changelog.reader import LogReader
+from penstock.changelog.settings import LogSettings
 from penstock.changelog.storage import Storage
-from penstock.changelog.writer import ChangeLog, LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Message

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
+from penstock.closing import Closing
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Column, Insert, Message, Relation
@@ -27,7 +27,7 @@ NOTES = Relation(
 )
 
 
-class NotesLog:
+class NotesLog(Closing):
     """Notes with the numbers 0, 1, 2, …, each inserted once."""
 
     def __init__(self, path: Path, settings: LogSettings | None = None) -> None:
@@ -36,15 +36,7 @@ class NotesLog:
         self.writer = LogWriter(path, replace(IDENTITY, start_lsn=Lsn(0x100)), settings)
         self._lsn = 0x100
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.writer.close()
 
     def insert(self, count: int, *, body: bytes = b"text") -> None:

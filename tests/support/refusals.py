@@ -24,6 +24,17 @@ from support.workload import SLOT, insert_items, prepare
 Trouble: TypeAlias = Callable[[Database, Path], AbstractContextManager[Config]]
 
 
+def refusal(database: Database, log: Path) -> BaseException:
+    """Why capture does not start; the slot is where it was."""
+    before = database.confirmed(SLOT)
+    with capturing(capture_config(database.dsn(), log)) as running:
+        error = running.failure()
+    assert database.confirmed(SLOT) == before
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    assert database.value(active, SLOT) is False
+    return error
+
+
 @contextmanager
 def missing_slot(database: Database, log: Path) -> Iterator[Config]:
     prepare(database, slot=False)

@@ -101,6 +101,8 @@ def test_the_target_s_dsn_can_come_from_the_environment_and_its_errors_name_the_
         ({"measures": {"mean": "avg(price)"}}, 'should be "count" or'),
         ({"measures": {"status": "count"}}, "both a dimension and a measure"),
         ({"targets": [{"table": "stats", "dimensions": ["job"]}]}, "job is no dimension of"),
+        ({"targets": [{"table": "stats", "dimensions": []}]}, "at least 1"),
+        ({"targets": [{"table": "stats", "measures": []}]}, "at least 1"),
         ({"targets": [{"table": "stats", "measures": ["cost"]}]}, "cost is no measure of"),
         ({"sources": [{"table": "n", "immutable": ["job"]}]}, "job is no immutable column"),
         ({"sources": [{"table": "n", "aliases": {"job": ["x"]}}]}, "job is no alias"),

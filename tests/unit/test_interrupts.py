@@ -114,6 +114,38 @@ def test_the_handler_from_before_decides_and_comes_back(number: signal.Signals) 
         signal.signal(number, before)
 
 
+@pytest.mark.parametrize("moment", ["entered", "left"])
+def test_a_signal_while_it_is_entered_or_left_makes_later_ones_count_too(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Between two signals' handlers: whichever are ours then must not keep what comes later."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    really = signal.signal
+
+    def set_and_interrupt(number: int, handler: Callable[[int, object], object]) -> object:
+        result = really(number, handler)
+        if number == signal.SIGINT:
+            os.kill(os.getpid(), signal.SIGTERM if moment == "entered" else signal.SIGINT)
+        return result
+
+    def hold() -> None:
+        with Interrupts():
+            if moment == "left":
+                monkeypatch.setattr(signal, "signal", set_and_interrupt)
+
+    if moment == "entered":
+        monkeypatch.setattr(signal, "signal", set_and_interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hold()
+        monkeypatch.undo()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+    finally:
+        really(signal.SIGTERM, before)
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

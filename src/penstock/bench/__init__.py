@@ -35,4 +35,7 @@ BENCHES: dict[str, Callable[[Progress], Report]] = {
     "flood": bench_flood,
     "decode": _on_spark("decode"),
     "source": _on_spark("source"),
+    "pipeline": _on_spark("pipeline"),
+    "freshness": _on_spark("freshness"),
+    "seed": _on_spark("seed"),
 }

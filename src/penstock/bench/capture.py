@@ -15,9 +15,9 @@ from penstock.capture.heartbeat import HeartbeatMeter
 from penstock.capture.pump import Pump
 from penstock.changelog.format import Compression
 from penstock.changelog.identity import LogIdentity
-from penstock.changelog.maintenance import RetentionSettings
 from penstock.changelog.reader import LogReader
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings, RetentionSettings
+from penstock.changelog.writer import LogWriter
 from penstock.errors import PenstockError
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.changelog.identity import LogIdentity
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import PAYLOAD_POS
 from penstock.postgres.fragments import Commit, Description, Fragment

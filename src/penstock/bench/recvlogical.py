@@ -97,7 +97,7 @@ def _pair(backlog: Backlog, ours: Client, pair: int) -> tuple[Run, Run]:
 
 def pg_recvlogical(backlog: Backlog, slot: str) -> Run:
     options = {
-        "proto_version": "4",
+        "proto_version": "4" if backlog.server.version >= 16 else "3",
         "publication_names": PUBLICATION,
         "streaming": "on",
         "messages": "true",

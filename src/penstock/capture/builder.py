@@ -10,11 +10,10 @@ carried it, even one that was aborted. So versions are resolved at receipt and n
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from penstock.capture.spill import Spill, prepare_directory
 from penstock.capture.whole import Collected, WholeTransaction
+from penstock.closing import Closing
 from penstock.errors import ProtocolViolation
 from penstock.postgres.envelope import PAYLOAD_POS
 from penstock.postgres.fragments import Abort, Description, Event, Fragment, touched
@@ -28,7 +27,7 @@ _LOGICAL_MESSAGE = ord("M")
 _NO_XID = 0
 
 
-class TransactionBuilder:
+class TransactionBuilder(Closing):
     """Collects open transactions, interleaved ones apart. One for each connection; close it.
 
     After an error it is closed, for what it holds may be incomplete: connect again, and the server
@@ -78,17 +77,6 @@ class TransactionBuilder:
         self._closed = True
         for xid in list(self._open):
             self._remove(xid).spill.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _collect(self, fragment: Fragment) -> Collected:
         collected = self._open.get(fragment.xid)

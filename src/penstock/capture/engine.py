@@ -6,6 +6,7 @@ and a commit that the log has already is dropped.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
@@ -16,12 +17,12 @@ from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
 from penstock.capture.pump import Pump
 from penstock.capture.start import check_log, check_source
-from penstock.changelog.format import Compression
+from penstock.capture.telling import Telling
 from penstock.changelog.identity import FILE as LOG_FILE
 from penstock.changelog.identity import LogIdentity
-from penstock.changelog.maintenance import RetentionSettings
-from penstock.changelog.writer import LogSettings, LogWriter
-from penstock.config import Config, LogConfig
+from penstock.changelog.settings import log_settings, retention_settings
+from penstock.changelog.writer import LogWriter
+from penstock.config import Config
 from penstock.errors import PenstockError, SlotMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection
@@ -44,6 +45,7 @@ class Capture:
         )
         self._stop = threading.Event()
         self._connection: ReplicationConnection | None = None
+        self._telling = Telling()
         # For those who watch: the newest session, heartbeats, and how often we connected.
         self.session: ReplicationSession | None = None
         self.heartbeat = HeartbeatMeter(owner=f"{config.source.slot}")
@@ -69,7 +71,12 @@ class Capture:
                     if self._durable_lsn > durable_before:
                         patience.progressed()
                     pause_s = patience.pause_s(self._in_context(error), time.monotonic())
-                    _log.warning("reconnecting", reason=error.problem, pause_s=round(pause_s, 2))
+                    _log.log(
+                        logging.WARNING if self._telling.failed(error) else logging.DEBUG,
+                        "reconnecting",
+                        reason=error.problem,
+                        pause_s=round(pause_s, 2),
+                    )
                     self._stop.wait(pause_s)
         _log.info("stopped", durable_lsn=str(self._durable_lsn))
 
@@ -103,8 +110,9 @@ class Capture:
                 _log.info("new_log", path=str(self._log.path), from_lsn=str(new.start_lsn))
             try:
                 check_log(log, connection, server, slot)
+                start_lsn = log.complete_lsn
                 now = time.monotonic()
-                self.session = ReplicationSession(log.complete_lsn, self._settings, now=now)
+                self.session = ReplicationSession(start_lsn, self._settings, now=now)
                 pump = Pump(
                     connection,
                     self.session,
@@ -112,34 +120,23 @@ class Capture:
                     retention_settings(self._log),
                     self.heartbeat,
                     self._stop,
+                    on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
                 )
                 pump.keep_small(now)
-                connection.start(self._source.slot, self._source.publication, log.complete_lsn)
+                connection.start(self._source.slot, self._source.publication, start_lsn)
                 self.connections += 1
-                _log.info("following", slot=self._source.slot, from_lsn=str(log.complete_lsn))
+                self._following(start_lsn, news=self._telling.connected())
                 self._connection = connection
                 pump.run()
             finally:
                 self._connection = None
                 log.close()
 
+    def _following(self, start_lsn: Lsn, *, news: bool) -> None:
+        if news:
+            _log.info("following", slot=self._source.slot, from_lsn=str(start_lsn))
+
     def _connect(self) -> ReplicationConnection:
         return ReplicationConnection(
             self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
         )
-
-
-def log_settings(config: LogConfig) -> LogSettings:
-    return LogSettings(
-        segment_bytes=int(config.segment_mib * 2**20),
-        segment_age_s=config.segment_age_min * 60,
-        compression=Compression[config.compression.upper()],
-    )
-
-
-def retention_settings(config: LogConfig) -> RetentionSettings:
-    return RetentionSettings(
-        min_age_s=config.min_age_h * 3600,
-        max_bytes=None if config.max_gib is None else int(config.max_gib * 2**30),
-        on_full=config.on_full,
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -17,7 +18,8 @@ from penstock.capture.acks import AckTracker
 from penstock.capture.flushing import FlushPolicy
 from penstock.capture.heartbeat import PREFIX, HeartbeatMeter
 from penstock.capture.storing import store
-from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.maintenance import prune
+from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn
@@ -42,6 +44,8 @@ class Pump:
     retention: RetentionSettings
     heartbeat: HeartbeatMeter
     stop: threading.Event
+    # Called after each flush.
+    on_durable: Callable[[], None] = lambda: None
     _fragmenter: Fragmenter = field(init=False)
     _tracker: AckTracker = field(init=False)
     _flushing: FlushPolicy = field(default_factory=FlushPolicy)
@@ -126,6 +130,7 @@ class Pump:
         self.session.made_durable(self._durable())
         self._flushing.flushed(now)
         self.heartbeat.durable(time.monotonic())
+        self.on_durable()
 
     def _durable(self) -> Lsn:
         """The log's position, never beyond an unpublished commit."""
@@ -140,6 +145,13 @@ class Pump:
         budget = self.retention.max_bytes
         self._prune_at = now + (_PRUNE_INTERVAL_S if budget is None else _BUDGET_INTERVAL_S)
         pruned = prune(self.log, self.retention)
+        if pruned.segments:
+            _log.info(
+                "segments removed",
+                count=len(pruned.segments),
+                up_to_lsn=str(pruned.up_to_lsn),
+                freed_bytes=pruned.freed_bytes,
+            )
         for name in pruned.invalidated:
             _log.error("consumer released: the log reached its disk budget", consumer=name)
         if pruned.over_budget and not self._over_budget:

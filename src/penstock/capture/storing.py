@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.changelog.writer import ChangeLog
+from penstock.changelog.log import ChangeLog
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Abort, Description, Event, Fragment, Signal
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from penstock.capture.spill import Spill
+from penstock.closing import Closing
 from penstock.postgres.fragments import Commit, touched
 
 _RELATION = ord("R")
@@ -27,7 +26,7 @@ class Collected:
     described: dict[int, bytes] = field(default_factory=dict)
 
 
-class WholeTransaction:
+class WholeTransaction(Closing):
     """A committed transaction of any size. Whoever has it closes it."""
 
     def __init__(self, xid: int, commit: Commit, collected: Collected) -> None:
@@ -65,14 +64,3 @@ class WholeTransaction:
     def close(self) -> None:
         """Give its memory and its disk back."""
         self._collected.spill.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -153,6 +153,14 @@ class FrameBuilder:
             (int.from_bytes(message[at : at + 4], "big") for message in part), np.uint32, len(part)
         )
 
+    def surviving(self, piece: Piece, aborted: npt.NDArray[np.uint32]) -> int:
+        """How many changes of a piece, of this frame or of one before, nobody rolled back."""
+        if not len(aborted):
+            return piece.changes
+        if piece.place is self.place:
+            piece.count_subxids(self.xids(piece))
+        return piece.changes - int(piece.subxid_counts[np.isin(piece.subxids, aborted)].sum())
+
     def definitions(self, in_force: dict[int, tuple[bytes, ...]]) -> list[Definition]:
         """Those that the frame's changes use, oldest first; `in_force` held when it began."""
         used = self._touched()

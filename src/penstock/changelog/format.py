@@ -26,6 +26,14 @@ class FormatError(ValueError):
     """These bytes are not what they should be; the caller knows the file and the position."""
 
 
+class VersionUnknown(FormatError):
+    """These bytes are of a newer format, which says nothing about whether they are whole."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"it has format {version}, and this program reads {FORMAT_VERSION}")
+        self.version = version
+
+
 # --- segment header -----------------------------------------------------------------------------
 
 _SEGMENT = struct.Struct("<8sII16sQQqQ")
@@ -64,8 +72,8 @@ class SegmentHeader:
         magic, version, _, log_id, number, base, created, refers = _SEGMENT.unpack_from(data)
         if magic != _SEGMENT_MAGIC:
             raise FormatError("it does not start as a segment does")
-        if version != FORMAT_VERSION:
-            raise FormatError(f"it has format {version}, and this program reads {FORMAT_VERSION}")
+        if version > FORMAT_VERSION:
+            raise VersionUnknown(version)
         header = cls(log_id, number, Lsn(base), created, refers)
         if header.pack()[: _SEGMENT.size] != data[: _SEGMENT.size]:
             raise FormatError("the segment's header does not match its checksum")

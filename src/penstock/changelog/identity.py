@@ -79,12 +79,7 @@ def read_identity(storage: Storage, where: str) -> LogIdentity:
         fields: dict[str, Any] = json.loads(text)
         version = int(fields["format"])
         if version > FORMAT_VERSION:
-            raise LogFormatUnknown(
-                f"the change log in {where} has format {version}, "
-                f"and this version of Penstock reads up to {FORMAT_VERSION}",
-                remedy="Upgrade Penstock, or name another directory in [log]",
-                path=where,
-            )
+            raise LogFormatUnknown(where, version, readable=FORMAT_VERSION)
         return LogIdentity(
             uuid.UUID(fields["id"]),
             fields["system_id"],

@@ -5,25 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from penstock.changelog.consumers import Consumer, consumers, invalidate
 from penstock.changelog.retention import SegmentFacts, removable
+from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionSettings:
-    # Long enough to look at yesterday's changes, or to add a consumer that replays them.
-    min_age_s: float = 24 * 3600.0
-    # None: no limit.
-    max_bytes: int | None = None
-    on_full: Literal["wait", "invalidate"] = "wait"
+from penstock.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
     segments: tuple[int, ...]
+    # Every commit in them is at or below; None: none was removed.
+    up_to_lsn: Lsn | None
     freed_bytes: int
     invalidated: tuple[str, ...]
     # Beyond the budget, and consumers hold segments back: waiting for them helps.
@@ -61,6 +55,7 @@ def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
         released.append(slowest.name)
     return Pruned(
         tuple(segment.number for segment in gone),
+        gone[-1].last_lsn if gone else None,
         sum(segment.size for segment in gone),
         tuple(released),
         full=held_back,

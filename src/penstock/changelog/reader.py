@@ -258,16 +258,19 @@ class LogReader:
     def transactions(self, after: Position, up_to: Position) -> Iterator[Transaction]:
         """The same with their changes, one message at a time: the plain way, for few of them."""
         for commit in self.commits(after, up_to):
-            payloads: list[bytes] = []
-            in_force: dict[int, bytes] = {}
-            for ref in commit.fragments:
-                for oids, payload, definitions in self._changes(ref, commit.aborted):
-                    for oid in oids:
-                        if in_force.get(oid) != definitions[oid]:
-                            in_force[oid] = definitions[oid]
-                            payloads.append(definitions[oid])
-                    payloads.append(payload)
-            yield Transaction(commit.xid, commit.lsn, commit.time_us, tuple(payloads))
+            payloads = tuple(self.payloads(commit))
+            yield Transaction(commit.xid, commit.lsn, commit.time_us, payloads)
+
+    def payloads(self, commit: CommitRef) -> Iterator[bytes]:
+        """As those of `Transaction`, of any size: one frame at a time is in memory."""
+        in_force: dict[int, bytes] = {}
+        for ref in commit.fragments:
+            for oids, payload, definitions in self._changes(ref, commit.aborted):
+                for oid in oids:
+                    if in_force.get(oid) != definitions[oid]:
+                        in_force[oid] = definitions[oid]
+                        yield definitions[oid]
+                yield payload
 
     def _changes(
         self, ref: FragmentRef, aborted: tuple[int, ...]

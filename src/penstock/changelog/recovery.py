@@ -17,7 +17,6 @@ from penstock.changelog.format import (
     FrameHeader,
     FrameKind,
     Head,
-    SegmentHeader,
 )
 from penstock.changelog.head import read_head
 from penstock.changelog.segments import FrameAt, SegmentReader, segment_name, segment_numbers
@@ -47,7 +46,7 @@ def find_end(storage: Storage, where: str) -> End | None:
     # Older ones are on their way out: a crash left some of them.
     oldest = head.first_segment if head is not None else 0
     numbers = [number for number in segment_numbers(storage) if number >= oldest]
-    if numbers and _unfinished(storage, numbers[-1], head):
+    if numbers and _unfinished(SegmentReader(storage, numbers[-1], where), head):
         numbers.pop()
     if not numbers:
         if head is not None:
@@ -74,15 +73,15 @@ def find_end(storage: Storage, where: str) -> End | None:
     return _follow(storage, segment, start, where)
 
 
-def _unfinished(storage: Storage, number: int, head: Head | None) -> bool:
+def _unfinished(segment: SegmentReader, head: Head | None) -> bool:
     """A segment that was being made when the writer died: not even its header is whole."""
-    if head is not None and number <= head.last_segment:
+    if head is not None and segment.number <= head.last_segment:
         return False
     try:
-        SegmentHeader.unpack(storage.read(segment_name(number), 0, SEGMENT_HEADER_SIZE))
-    except FormatError:
+        segment.header()
+    except LogCorrupt:
         # A whole header was synced before the first frame: with frames behind it, it is damage.
-        return storage.size(segment_name(number)) <= SEGMENT_HEADER_SIZE
+        return segment.size() <= SEGMENT_HEADER_SIZE
     return False
 
 

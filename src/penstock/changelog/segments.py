@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from penstock.changelog.compression import decompress
 from penstock.changelog.format import (
+    FORMAT_VERSION,
     FRAME_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
     ChangesMeta,
@@ -15,12 +16,13 @@ from penstock.changelog.format import (
     FrameHeader,
     Messages,
     SegmentHeader,
+    VersionUnknown,
     unpack_messages,
     unpack_meta,
 )
 from penstock.changelog.head import read_head
 from penstock.changelog.storage import Storage
-from penstock.errors import LogCorrupt, LogError, LogRetired
+from penstock.errors import LogCorrupt, LogError, LogFormatUnknown, LogRetired
 
 FOLDER = "segments"
 # Headers are read in blocks of this size: many small frames for one system call.
@@ -66,9 +68,12 @@ class SegmentReader:
         self._block_at = 0
 
     def header(self) -> SegmentHeader:
+        """Raises `LogCorrupt`, or `LogFormatUnknown` for a newer format."""
         data = self._read(0, SEGMENT_HEADER_SIZE)
         try:
             return SegmentHeader.unpack(data)
+        except VersionUnknown as error:
+            raise LogFormatUnknown(self.where, error.version, readable=FORMAT_VERSION) from None
         except FormatError as error:
             raise LogCorrupt(self.where, 0, str(error)) from None
 

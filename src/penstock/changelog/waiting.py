@@ -11,10 +11,9 @@ import os
 import select
 import struct
 import time
-from types import TracebackType
-from typing import Self
 
 from penstock.changelog.storage import LocalStorage, Storage
+from penstock.closing import Closing
 
 _IN_MODIFY = 0x2
 # Without inotify: how often to look. With it: how long to trust its silence.
@@ -23,22 +22,14 @@ _TRUST_S = 1.0
 _EVENT = struct.Struct("iIII")
 
 
-class HeadWatch:
+class HeadWatch(Closing):
     """Watches one file while it is open."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         path = os.fspath(storage.root / name) if isinstance(storage, LocalStorage) else None
         self._descriptor = _inotify(path) if path else None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
 

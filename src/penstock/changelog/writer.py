@@ -1,9 +1,5 @@
 """The one writer of a log: append fragments as they come, commit as a separate step, flush.
 
-    append / abort / describe   nothing is visible, nothing is durable
-    commit                      the transaction is whole; still not visible
-    flush                       all of it is on disk, and then visible
-
 Invariants: the head is written only after the sync of what it points to; a commit at or below
 `complete_lsn` never comes (the fragmenter drops it); after any failed write or sync the segment is
 cut off at the last good one and the writer is of no more use: open a new one, and ask the server
@@ -15,26 +11,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock.changelog.building import (
     CommitEntry,
     Definition,
     FrameBuilder,
-    Piece,
     relation_frame,
 )
 from penstock.changelog.definitions import Definitions
+from penstock.changelog.fencing import Fence
 from penstock.changelog.format import (
     SEGMENT_HEADER_SIZE,
-    Compression,
     Head,
     SegmentHeader,
 )
@@ -48,8 +38,11 @@ from penstock.changelog.identity import (
 from penstock.changelog.recovery import End, find_end
 from penstock.changelog.retention import SegmentFacts
 from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
+from penstock.changelog.settings import LogSettings
 from penstock.changelog.storage import Appender, LocalStorage, Storage
 from penstock.changelog.tables import TableBook, TableEntry
+from penstock.changelog.unfinished import Unfinished
+from penstock.closing import Closing
 from penstock.errors import (
     LogCorrupt,
     LogFenced,
@@ -63,53 +56,12 @@ from penstock.lsn import Lsn
 from penstock.postgres.fragments import Abort, Commit, Description, Fragment
 
 _LOCK = "writer.lock"
-_EPOCH = "epoch"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Waiting does not help: a person must change the path or its permissions.
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
 
 
-class ChangeLog(Protocol):
-    """What capture needs of a log that hides uncommitted data."""
-
-    complete_lsn: Lsn
-
-    def append(self, fragment: Fragment) -> None:
-        """Take a part of a transaction, before its commit is known. It stays invisible."""
-
-    def describe(self, description: Description) -> None:
-        """From here on, changes of this table look like this."""
-
-    def abort(self, abort: Abort) -> None:
-        """A transaction, or a subtransaction of it, will never commit."""
-
-    def commit(self, xid: int, commit: Commit) -> None:
-        """The transaction is whole: it becomes visible, all at once, with the next `flush`."""
-
-    def flush(self, complete_up_to: Lsn) -> None:
-        """On return everything appended is on disk, and what was committed is visible."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    # Large enough that opening files costs nothing, small enough that retention is fine-grained.
-    segment_bytes: int = 64 * 2**20
-    segment_age_s: float = 3600.0
-    # What a reader holds in memory at once; and it bounds ours.
-    frame_bytes: int = 2**20
-    compression: Compression = Compression.NONE
-
-
-@dataclass(slots=True)
-class _Open:
-    """A transaction whose commit has not come: where its pieces are, and what was rolled back."""
-
-    pieces: list[Piece] = field(default_factory=list)
-    # Subtransactions; four bytes each, for there may be millions.
-    aborted: array[int] = field(default_factory=lambda: array("I"))
-
-
-class LogWriter:
+class LogWriter(Closing):
     """Appends to the log in one directory. It holds the lock until it is closed."""
 
     def __init__(
@@ -123,9 +75,7 @@ class LogWriter:
         self.where = str(getattr(self._storage, "root", "log"))
         self._settings = settings or LogSettings()
         self._builder = FrameBuilder()
-        self._open: dict[int, _Open] = {}
-        # Definitions that open transactions brought, and which part of them did.
-        self._described: dict[int, list[tuple[int, tuple[bytes, ...]]]] = {}
+        self._unfinished = Unfinished()
         self._definitions = Definitions()
         # Definitions in force when the current frame began, and where this segment has them.
         self._in_force: dict[int, tuple[bytes, ...]] = {}
@@ -142,7 +92,7 @@ class LogWriter:
                     path=self.where,
                 )
             self.identity = self._identify(identity)
-            self._epoch = self._take_epoch()
+            self._fence = Fence(self._storage, self.where)
             self._tables = TableBook(self._storage)
             self._start(find_end(self._storage, self.where))
             self._last_commit_lsn = self.complete_lsn
@@ -150,21 +100,12 @@ class LogWriter:
         self._opened = True
 
     @property
-    def open_transactions(self) -> int:
-        return len(self._open)
-
-    @property
     def pending_bytes(self) -> int:
         """Appended since the last flush."""
         return self._unsynced_bytes + self._builder.size
 
     def append(self, fragment: Fragment) -> None:
-        transaction = self._open.get(fragment.xid)
-        if transaction is None:
-            transaction = self._open[fragment.xid] = _Open()
-        piece = self._builder.add(fragment)
-        if not transaction.pieces or transaction.pieces[-1] is not piece:
-            transaction.pieces.append(piece)
+        self._unfinished.add(self._builder.add(fragment))
         if self._builder.size >= self._settings.frame_bytes:
             with self.failures():
                 self._write_frame(self._written_lsn)
@@ -174,36 +115,29 @@ class LogWriter:
             if is_news:
                 self._builder.define(oid, content)
             if description.xid:
-                described = self._described.setdefault(description.xid, [])
-                described.append((description.subxid, content))
+                self._unfinished.describe(description.xid, description.subxid, content)
             else:
                 self._tables.note(TableEntry(self._last_commit_lsn, content))
 
     def abort(self, abort: Abort) -> None:
-        if abort.xid == abort.subxid:
-            self._open.pop(abort.xid, None)
-            self._described.pop(abort.xid, None)
-        elif abort.xid in self._open:
-            self._open[abort.xid].aborted.append(abort.subxid)
+        self._unfinished.abort(abort)
 
     def commit(self, xid: int, commit: Commit) -> None:
         if commit.lsn <= self.complete_lsn:
             raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
-        transaction = self._open.pop(xid, None) or _Open()
-        aborted = np.unique(np.array(transaction.aborted, np.uint32))
-        for subxid, content in self._described.pop(xid, ()):
-            if subxid not in aborted:
-                # Its own changes from before it was described so commit here too.
-                self._tables.note(TableEntry(commit.lsn, content))
+        finished = self._unfinished.finish(xid)
+        for content in finished.definitions:
+            # Its own changes from before it was described so commit here too.
+            self._tables.note(TableEntry(commit.lsn, content))
         self._last_commit_lsn = commit.lsn
         pieces, seq = [], 0
-        for piece in transaction.pieces:
-            surviving = self._surviving(piece, aborted)
+        for piece in finished.pieces:
+            surviving = self._builder.surviving(piece, finished.aborted)
             if surviving:
                 pieces.append((piece, seq))
                 seq += surviving
         if pieces:  # a transaction without changes only moves `complete_lsn`
-            self._builder.commit(CommitEntry(xid, commit, tuple(pieces), aborted, seq))
+            self._builder.commit(CommitEntry(xid, commit, tuple(pieces), finished.aborted, seq))
 
     def flush(self, complete_up_to: Lsn) -> None:
         if complete_up_to <= self.complete_lsn and not self.pending_bytes and self._builder.empty:
@@ -238,12 +172,7 @@ class LogWriter:
     @property
     def oldest_open_segment(self) -> int:
         """The oldest segment with a fragment of an open transaction; 0: none."""
-        segments = (
-            transaction.pieces[0].place.segment or self._segment
-            for transaction in self._open.values()
-            if transaction.pieces
-        )
-        return min(segments, default=0)
+        return self._unfinished.oldest_segment(self._segment)
 
     def segment_facts(self) -> list[SegmentFacts]:
         """All segments, oldest first."""
@@ -286,24 +215,6 @@ class LogWriter:
             check_empty(self._storage, self.where)
             write_identity(self._storage, identity)
             return identity
-
-    def _take_epoch(self) -> int:
-        """Be the newest writer: an older one that still runs will see it and stop."""
-        try:
-            before = int(self._storage.read(_EPOCH) or b"0")
-        except FileNotFoundError:
-            before = 0
-        self._storage.replace(_EPOCH, b"%d" % (before + 1))
-        return before + 1
-
-    def _check_epoch(self) -> None:
-        newest = int(self._storage.read(_EPOCH))
-        if newest != self._epoch:
-            raise LogFenced(
-                f"writer {newest} has taken over the change log in {self.where}",
-                remedy="Only one capture may run for a log: stop one of them",
-                epoch=newest,
-            )
 
     def _start(self, end: End | None) -> None:
         if end is None:
@@ -365,7 +276,7 @@ class LogWriter:
 
     def _write_frame(self, complete_lsn: Lsn) -> None:
         """Write what has been collected, after the definitions it needs."""
-        self._check_epoch()
+        self._fence.check()
         builder, self._builder = self._builder, FrameBuilder()
         file = self._appender()
         complete_lsn = max(complete_lsn, builder.last_commit_lsn or complete_lsn)
@@ -379,7 +290,7 @@ class LogWriter:
         builder.place.position = file.size
         frame = builder.build(
             places,
-            epoch=self._epoch,
+            epoch=self._fence.epoch,
             complete_lsn=complete_lsn,
             synced_pos=self._synced_pos,
             compression=self._settings.compression,
@@ -400,7 +311,7 @@ class LogWriter:
             file.write(
                 relation_frame(
                     content,
-                    epoch=self._epoch,
+                    epoch=self._fence.epoch,
                     complete_lsn=self._written_lsn,
                     synced_pos=self._synced_pos,
                 )
@@ -419,12 +330,12 @@ class LogWriter:
 
     def _publish(self) -> None:
         """Let readers see what has been synced, and no more: frames behind it may be written."""
-        self._check_epoch()
+        self._fence.check()
         self._tables.save()
         self.complete_lsn = self._synced_lsn
         self._counter += 1
         head = Head(
-            epoch=self._epoch,
+            epoch=self._fence.epoch,
             first_segment=self._first_segment,
             last_segment=self._segment,
             position=self._synced_pos,
@@ -459,7 +370,7 @@ class LogWriter:
         except OSError as error:
             if self._file is not None:
                 with contextlib.suppress(OSError, LogFenced):
-                    self._check_epoch()
+                    self._fence.check()
                     self._file.truncate(self._synced_pos)
                 self._file.close()
                 self._file = None
@@ -468,13 +379,3 @@ class LogWriter:
                 raise LogUnwritable(self.where, reason) from error
             kind = LogFull if error.errno in _NO_ROOM else LogNotWritten
             raise kind(self.where, reason) from error
-
-    # --- aborted subtransactions ------------------------------------------------------------------
-
-    def _surviving(self, piece: Piece, aborted: npt.NDArray[np.uint32]) -> int:
-        """How many changes of a piece no rolled-back subtransaction made."""
-        if not len(aborted):
-            return piece.changes
-        if piece.place is self._builder.place:
-            piece.count_subxids(self._builder.xids(piece))
-        return piece.changes - int(piece.subxid_counts[np.isin(piece.subxids, aborted)].sum())

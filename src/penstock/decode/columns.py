@@ -177,7 +177,9 @@ def _arrays(texts: Texts, kind: ValueType) -> tuple[pa.Array, Mask]:
     elements = parts.flatten()
     elements = elements.filter(pc.greater(pc.binary_length(elements), 0))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    values, bad = column(_texts_of(elements), kind.element)
+    # A bare NULL is none.
+    texts_of_elements = texts_of(elements).where(np.asarray(pc.not_equal(elements, b"NULL"), bool))
+    values, bad = column(texts_of_elements, kind.element)
     lists = pa.ListArray.from_arrays(pa.array(offsets), values, type=kind.arrow)
     if not bad.any():
         return _array(lists, texts.valid), _nothing(texts)
@@ -186,11 +188,12 @@ def _arrays(texts: Texts, kind: ValueType) -> tuple[pa.Array, Mask]:
     return _array(lists, texts.valid & ~irregular), irregular
 
 
-def _texts_of(elements: pa.Array) -> Texts:
-    """The elements of arrays, where they now stand; a bare NULL is none."""
-    _, offsets, data = elements.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[: len(elements) + 1].astype(np.int64)
-    valid = np.asarray(pc.not_equal(elements, b"NULL"), bool)
+def texts_of(array: pa.Array) -> Texts:
+    """The values of an array of text or bytes, where they stand."""
+    _, offsets, data = array.buffers()
+    ours = slice(array.offset, array.offset + len(array) + 1)
+    bounds = np.frombuffer(offsets, np.int32)[ours].astype(np.int64)
+    valid = np.asarray(array.is_valid(), bool)
     return Texts(Octets(b"".join((data or b"", PADDING))), bounds[:-1], np.diff(bounds), valid)
 
 

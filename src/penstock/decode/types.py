@@ -12,6 +12,7 @@ from enum import Enum
 
 import pyarrow as pa
 
+from penstock.postgres.column_types import numeric_limits
 from penstock.postgres.messages import Column, Type
 
 # Spark's limit, and that of Arrow's decimal128.
@@ -250,11 +251,7 @@ def _decimal(modifier: int) -> ValueType:
     """`numeric(precision, scale)`. Without a limit, or beyond Spark's, it is exact as text only."""
     if modifier < 0:
         return TEXT
-    packed = modifier - 4
-    precision, scale = packed >> 16 & 0xFFFF, packed & 0x7FF
-    # The scale is a signed number of 11 bits: numeric(2, -3) counts thousands.
-    if scale >= 0x400:
-        scale -= 0x800
+    precision, scale = numeric_limits(modifier)
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)

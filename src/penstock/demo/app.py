@@ -30,6 +30,7 @@ from penstock.lsn import Lsn
 from penstock.ops.setup import setup
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.spark.session import throwaway_session
+from penstock.words import counted
 
 _TABLE = "public.notifications"
 # A row appears with an insert or as the new image of an update, and goes as the old one.
@@ -199,5 +200,6 @@ def _compare(console: Console, counts: Counts, connection: psycopg.Connection) -
         mine, theirs = piped.get(status, 0), truth.get(status, 0)
         differences += mine != theirs
         console.print(f"   {status:<12}{mine:>10,}{theirs:>10,}")
-    console.print(f"\n{counts.changes:,} changes through Spark, {differences} differences")
+    changes, found = counted(counts.changes, "change"), counted(differences, "difference")
+    console.print(f"\n{changes} through Spark, {found}")
     return differences == 0

@@ -1,25 +1,31 @@
 """Doctor: gathers what there is to know about a source, examines it, says what to do.
 
-Reads only. Runs with the role of `dsn`, for that is what capture will run with.
+Reads only. Runs with the role of `dsn`, for that is what capture will run with, and looks at
+targets with the role that will write them.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 
+from penstock.changelog.identity import read_identity
+from penstock.changelog.storage import LocalStorage
 from penstock.config import Config, SourceConfig
-from penstock.errors import PenstockError, SlotLimitReached
+from penstock.declarations import AggregateConfig
+from penstock.errors import LogError, PenstockError, SlotLimitReached
 from penstock.ops.capture_role import capture_role_name
+from penstock.ops.checks.aggregates import check_aggregates
 from penstock.ops.checks.files import check_file
 from penstock.ops.checks.publication import check_publication
 from penstock.ops.checks.server import PluginProbe, check_role, check_server, check_wal2json
 from penstock.ops.checks.slot import check_slot_facts
 from penstock.ops.checks.tables import check_tables
+from penstock.ops.destinations import Destination, read_destination
 from penstock.ops.facts import SourceFacts, read_facts
 from penstock.ops.findings import Finding, from_error, worst_first
 from penstock.ops.setup import connect_for_setup
@@ -40,6 +46,10 @@ class Gathered:
     replication_error: PenstockError | None
     setup_error: PenstockError | None
     tools: ToolFacts
+    # By aggregate, each with the role that writes its targets.
+    destinations: Mapping[str, Destination | PenstockError] = field(default_factory=dict)
+    # Of the change log, if there is one already.
+    log_id: uuid.UUID | None = None
 
 
 def diagnose(config: Config, path: Path | None = None) -> list[Finding]:
@@ -47,7 +57,7 @@ def diagnose(config: Config, path: Path | None = None) -> list[Finding]:
     findings = examine(config, gather(config))
     if path is not None:
         text = path.read_text(encoding="utf-8-sig")
-        findings += check_file(path, text, path.stat().st_mode, config.source)
+        findings += check_file(path, text, path.stat().st_mode, config)
     return worst_first(findings)
 
 
@@ -71,6 +81,7 @@ def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
     yield from check_tables(source, facts)
     yield from check_publication(source, facts)
     yield from check_slot_facts(source, facts)
+    yield from check_aggregates(config, facts, gathered.destinations, gathered.log_id)
 
 
 def _connections(gathered: Gathered, facts: SourceFacts) -> Iterator[Finding]:
@@ -112,7 +123,32 @@ def gather(config: Config) -> Gathered:
         facts = error
     if source.setup_dsn is not None:
         setup_error = _try_setup(source)
-    return Gathered(facts, wal2json, replication_error, setup_error, read_tools())
+    return Gathered(
+        facts,
+        wal2json,
+        replication_error,
+        setup_error,
+        read_tools(),
+        {aggregate.name: _look_at(aggregate, config) for aggregate in config.aggregate},
+        _log_id(config),
+    )
+
+
+def _look_at(aggregate: AggregateConfig, config: Config) -> Destination | PenstockError:
+    try:
+        with connect(aggregate.conninfo(config.source.conninfo)) as connection:
+            name = f"[[aggregate]] {aggregate.name}"
+            return read_destination(connection, name, [(aggregate, connection.info.user)])
+    except PenstockError as error:
+        return error
+
+
+def _log_id(config: Config) -> uuid.UUID | None:
+    """What is wrong with the log itself is told by capture and by `penstock log check`."""
+    try:
+        return read_identity(LocalStorage(config.log.path), str(config.log.path)).log_id
+    except (LogError, OSError):
+        return None
 
 
 def _try_replication(source: SourceConfig) -> PenstockError | None:

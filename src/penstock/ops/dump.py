@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.changelog.reader import CommitRef, LogReader, Position
@@ -19,14 +19,28 @@ from penstock.postgres.messages import (
     Value,
     moment,
 )
-from penstock.postgres.transaction import Change, Transaction
+from penstock.postgres.transaction import Change, changes_of
 
 
-def transactions(reader: LogReader, after: Position, up_to: Position) -> Iterator[dict[str, Any]]:
-    """One object per transaction, in commit order, ready for JSON."""
-    commits = reader.commits(after, up_to)
-    for commit, transaction in zip(commits, reader.transactions(after, up_to), strict=True):
-        yield {**_commit(commit), "changes": list(_changes(transaction))}
+def transactions(
+    reader: LogReader, after: Position, up_to: Position
+) -> Iterator[tuple[dict[str, Any], Iterable[dict[str, Any]]]]:
+    """Each transaction in commit order, and its changes, ready for JSON.
+
+    Take the changes before the next transaction. However many there are, one frame of the log is in
+    memory; and all of them can be read, or else the transaction is not handed out but the error is
+    raised.
+    """
+    for commit in reader.commits(after, up_to):
+        yield _commit(commit), _readable_changes(reader, commit)
+
+
+def _readable_changes(reader: LogReader, commit: CommitRef) -> Iterable[dict[str, Any]]:
+    if len(commit.fragments) == 1:  # not more than a frame
+        return list(_changes(reader.payloads(commit)))
+    for _ in _changes(reader.payloads(commit)):
+        pass
+    return _changes(reader.payloads(commit))
 
 
 def _commit(commit: CommitRef) -> dict[str, Any]:
@@ -44,8 +58,8 @@ def _commit(commit: CommitRef) -> dict[str, Any]:
     }
 
 
-def _changes(transaction: Transaction) -> Iterator[dict[str, Any]]:
-    for seq, (change, relations) in enumerate(transaction.changes()):
+def _changes(payloads: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for seq, (change, relations) in enumerate(changes_of(payloads)):
         yield {"seq": seq, **_change(change, relations)}
 
 

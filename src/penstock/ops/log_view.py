@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +15,7 @@ from penstock.changelog.reader import LogReader
 from penstock.errors import LogRetired
 from penstock.lsn import Lsn
 from penstock.names import quote
+from penstock.words import counted
 
 
 def describe(reader: LogReader) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
     yield f"log        {facts['id']}, made {facts['created_at']}"
     yield f"source     {source}, server {facts['system_id']}, timeline {facts['timeline']}"
     yield f"complete   from {facts['start_lsn']} up to {facts['complete_lsn']}"
-    yield f"size       {facts['bytes']:,} bytes in {facts['segments']} segments"
+    yield f"size       {counted(facts['bytes'], 'byte')} in {counted(facts['segments'], 'segment')}"
     for row in facts["consumers"]:
         yield f"consumer   {row['name']}: applied {row['applied_lsn']}"
 
@@ -72,22 +73,39 @@ def checked_as_json(checked: Checked) -> dict[str, Any]:
 
 
 def pruned_as_json(pruned: Pruned) -> dict[str, Any]:
-    return asdict(pruned)
+    up_to = pruned.up_to_lsn
+    return {**asdict(pruned), "up_to_lsn": None if up_to is None else str(up_to)}
 
 
-def transaction_lines(transaction: dict[str, Any]) -> Iterator[str]:
+def transaction_lines(
+    transaction: dict[str, Any], changes: Iterable[dict[str, Any]]
+) -> Iterator[str]:
     """A transaction, then its fragments, then its changes."""
     yield (
         f"commit {transaction['commit_lsn']}  xid {transaction['xid']}  "
-        f"{transaction['committed_at']}  {transaction['change_count']:,} changes"
+        f"{transaction['committed_at']}  {counted(transaction['change_count'], 'change')}"
     )
     for fragment in transaction["fragments"]:
         yield (
             f"  fragment in segment {fragment['segment']} at {fragment['position']}, "
             f"from seq {fragment['first_seq']}"
         )
-    for change in transaction["changes"]:
+    for change in changes:
         yield f"  {_change_line(change)}"
+
+
+def transaction_json(
+    transaction: dict[str, Any],
+    changes: Iterable[dict[str, Any]],
+    dumps: Callable[[dict[str, Any]], str],
+) -> Iterator[str]:
+    """The pieces of one JSON object, with the changes as its last member."""
+    yield dumps(transaction).removesuffix("}") + ', "changes": ['
+    separator = ""
+    for change in changes:
+        yield separator + dumps(change)
+        separator = ", "
+    yield "]}"
 
 
 def _change_line(change: dict[str, Any]) -> str:

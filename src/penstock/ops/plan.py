@@ -1,15 +1,14 @@
 """What set-up would do: configuration and facts in, steps with their SQL out. Pure.
 
 The order keeps the application safe: replica identities before the publication (a published table
-without one refuses UPDATE and DELETE), the slot last (the server keeps WAL from then on, and
-changes older than the publication could not be decoded with it).
+without one refuses UPDATE and DELETE), then the targets, the slot last (the server keeps WAL from
+then on, and changes older than the publication could not be decoded with it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from penstock.config import Config, SourceConfig
 from penstock.errors import (
@@ -22,6 +21,8 @@ from penstock.errors import (
     UnsafeIdentity,
 )
 from penstock.names import TableName, quote
+from penstock.ops.aggregate_plan import plan_aggregates
+from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
 from penstock.ops.identity import (
     Wanted,
@@ -30,36 +31,19 @@ from penstock.ops.identity import (
     wanted_identity,
     write_breakers,
 )
+from penstock.ops.steps import Plan, Step
+from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
 from penstock.postgres.catalog import check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.slots import check_failover, check_health, check_kind, create_sql, drop_sql
 from penstock.postgres.tables import TableFacts
+from penstock.words import counted
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One transaction. The runner makes and drops slots in its own way, for they wait."""
-
-    title: str
-    statements: tuple[str, ...]
-    kind: Literal["statements", "create slot", "drop slot"] = "statements"
-    # Takes back what the step made, if a later one fails.
-    undo: str | None = None
-
-    @property
-    def sql(self) -> str:
-        return "\n".join(f"{statement};" for statement in self.statements)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    steps: tuple[Step, ...]
-    # What the person should know although nothing is done about it.
-    notes: tuple[str, ...] = ()
-
-
-def plan_setup(config: Config, facts: SourceFacts) -> Plan:
+def plan_setup(
+    config: Config, facts: SourceFacts, destinations: Sequence[Destination] = ()
+) -> Plan:
     """Raises the named error of whatever stands in the way, before anything is changed."""
     source = config.source
     _check_server(source, facts)
@@ -80,8 +64,13 @@ def plan_setup(config: Config, facts: SourceFacts) -> Plan:
         needs_generated_columns(one, facts.server.major)
         for table in after.values()
         for one in (table, *table.leaves)
+    ) or (
+        facts.server.major >= GENERATED_VERSION
+        and any(reads_generated(aggregate, after) for aggregate in config.aggregate)
     )
     _check_writes(after, publication, facts, generated)
+    published = _published(source, publication, tables, generated)
+    aggregates = plan_aggregates(config, facts, after, published, destinations)
     grants = list(_capture_role_steps(facts, heartbeats=config.heartbeat.interval_min > 0))
     _check_privileges(facts, [table for table, _ in identities], publication, grants)
     steps = [
@@ -89,12 +78,14 @@ def plan_setup(config: Config, facts: SourceFacts) -> Plan:
         *(_identity_step(table, wanted) for table, wanted in identities),
         *_publication_steps(source, publication, tables, generated),
         *grants,
+        *aggregates.steps,
         *_slot_steps(source, facts),
     ]
     notes = (
         *(_identity_note(table, wanted) for table, wanted in identities if wanted.kind == "full"),
         *_publication_notes(publication, tables),
         *_slot_notes(source, facts),
+        *aggregates.notes,
     )
     return Plan(tuple(steps), notes)
 
@@ -242,7 +233,7 @@ def _publication_steps(
         options += ", publish_generated_columns = stored" if generated else ""
         listed = ", ".join(_listed(table) for table in tables.values())
         yield Step(
-            f'publication "{source.publication}" of {_count(len(tables))}',
+            f'publication "{source.publication}" of {counted(len(tables), "table")}',
             (
                 f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH ({options})",
                 f"COMMENT ON PUBLICATION {name} IS '{MARK}'",
@@ -253,18 +244,38 @@ def _publication_steps(
     if missing:
         listed = ", ".join(_listed(table) for table in missing)
         yield Step(
-            f'{_count(len(missing))} more in publication "{source.publication}"',
+            f'{counted(len(missing), "table")} more in publication "{source.publication}"',
             (f"ALTER PUBLICATION {name} ADD TABLE {listed}",),
         )
+
+
+def _published(
+    source: SourceConfig,
+    publication: PublicationFacts | None,
+    tables: dict[TableName, TableFacts],
+    generated: bool,
+) -> PublicationFacts:
+    """The publication as set-up will leave it."""
+    if publication is not None:
+        sent = publication.generated_columns or (generated and publication.ours)
+        return replace(publication, generated_columns=sent)
+    return PublicationFacts(
+        name=source.publication,
+        owner="",
+        owned=True,
+        all_tables=False,
+        schemas=(),
+        tables=tuple(PublishedTable(name) for name in tables),
+        operations=frozenset(OPERATIONS),
+        via_root=True,
+        generated_columns=generated,
+        comment=MARK,
+    )
 
 
 def _listed(table: TableFacts) -> str:
     # Children by inheritance have identities of their own, which nobody asked us to look after.
     return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
-
-
-def _count(number: int) -> str:
-    return "1 table" if number == 1 else f"{number} tables"
 
 
 def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Step]:

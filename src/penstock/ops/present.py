@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.ops.findings import Finding, exit_code
-from penstock.ops.plan import Plan, Step
+from penstock.ops.steps import Plan, Step
 from penstock.postgres.waiting import Blocker
 
 _MARKS = {
@@ -33,6 +33,7 @@ class Progress:
     """Prints each step as it starts, and whom it waits for."""
 
     def __init__(self, console: Console, verb: str) -> None:
+        """`verb`: such as "setting up", for whether it succeeds is not known yet."""
         self._console = console
         self._verb = verb
 
@@ -45,8 +46,12 @@ class Progress:
 
 
 def show_dry_run(console: Console, plan: Plan) -> None:
-    """SQL that can be pasted: titles and notes are comments."""
+    """SQL that can be pasted, in the database that it is for: all else is comments."""
+    database = None
     for step in plan.steps:
+        if step.database != database:
+            database = step.database
+            console.print(Text(_comment(f"in the database of {database}:"), style="dim"))
         console.print(Text(_comment(step.title), style="dim"))
         console.print(Text(step.sql))
     for note in plan.notes:
@@ -64,7 +69,9 @@ def show_outcome(console: Console, plan: Plan, nothing: str) -> None:
 def plan_as_json(plan: Plan, *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
-        "steps": [{"title": step.title, "sql": step.sql} for step in plan.steps],
+        "steps": [
+            {"title": step.title, "database": step.database, "sql": step.sql} for step in plan.steps
+        ],
         "notes": list(plan.notes),
         "exit_code": 0,
     }

@@ -1,4 +1,4 @@
-"""Set-up: reads the source, plans, and carries the plan out step by step.
+"""Set-up: reads the source and the targets, plans, and carries the plan out step by step.
 
 Idempotent: what is there already is not in the plan. A step that waits for others' locks gives way
 again and again rather than let the application queue behind it.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,12 +18,16 @@ import psycopg
 from penstock.config import Config, SourceConfig
 from penstock.errors import SetupBlocked
 from penstock.ops.capture_role import capture_role_name
+from penstock.ops.destinations import find_destinations
 from penstock.ops.facts import read_facts
-from penstock.ops.plan import Plan, Step, plan_setup
+from penstock.ops.plan import plan_setup
+from penstock.ops.steps import SOURCE, Plan, Step
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translate, translated
 from penstock.postgres.slots import CREATE_DEADLINE_S, create_slot
 from penstock.postgres.waiting import Blocker, GaveUp, OnWait, run_watched
+from penstock.sections import Dsn
+from penstock.words import counted
 
 OnStep = Callable[[Step], None]
 
@@ -55,20 +59,28 @@ def setup(
     """Carry out what is missing and return it; with `dry_run` only return it."""
     with connect_for_setup(config.source) as connection:
         capture_user = capture_role_name(config.source, connection)
-        plan = plan_setup(config, read_facts(connection, config.source, capture_user))
-        if plan.steps and not dry_run:
-            with connect_for_setup(config.source) as observer:
-                runner = _Runner(config, connection, observer, on_wait, patience or Patience())
-                runner.run(plan, on_step)
+        facts = read_facts(connection, config.source, capture_user)
+    destinations = find_destinations(config, facts)
+    plan = plan_setup(config, facts, [destination for destination, _ in destinations])
+    if plan.steps and not dry_run:
+        ways = {destination.name: dsn for destination, dsn in destinations}
+        ways[SOURCE] = config.source.setup_conninfo
+        needed = dict.fromkeys(step.database for step in plan.steps)
+        with ExitStack() as stack:
+            sessions = {name: Session.open(ways[name], stack) for name in needed}
+            runner = Runner(config, sessions, on_wait, patience or Patience())
+            runner.run(plan, on_step)
     return plan
 
 
 def connect_for_setup(source: SourceConfig) -> psycopg.Connection:
-    """With `setup_dsn` if there is one; time limits are ours, not the role's."""
-    connection = connect(
-        source.setup_conninfo,
-        options="-c lock_timeout=0 -c statement_timeout=0",
-    )
+    """With `setup_dsn` if there is one."""
+    return _connect(source.setup_conninfo)
+
+
+def _connect(dsn: Dsn) -> psycopg.Connection:
+    """Time limits are ours, not the role's."""
+    connection = connect(dsn, options="-c lock_timeout=0 -c statement_timeout=0")
     # If we are killed while the server waits for others, it stops rather than make the slot later.
     # Not every server's platform has it, so this is not one of the options above.
     with suppress(psycopg.Error):
@@ -77,11 +89,23 @@ def connect_for_setup(source: SourceConfig) -> psycopg.Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runner:
-    config: Config
+class Session:
+    """In one database."""
+
     connection: psycopg.Connection
     # Sees whom `connection` waits for.
     observer: psycopg.Connection
+
+    @classmethod
+    def open(cls, dsn: Dsn, stack: ExitStack) -> Session:
+        return cls(stack.enter_context(_connect(dsn)), stack.enter_context(_connect(dsn)))
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    config: Config
+    # By the database that a step names.
+    sessions: Mapping[str, Session]
     on_wait: OnWait
     patience: Patience
 
@@ -95,27 +119,28 @@ class _Runner:
             for step in reversed(made):
                 if step.undo:
                     with translated(f"take back what was made ({step.undo})"):
-                        self.observer.execute(step.undo.encode())
+                        self.sessions[step.database].observer.execute(step.undo.encode())
             if not isinstance(error, Exception):  # interrupted
                 kept = any(step.undo is None for step in made)
                 error.add_note(_INTERRUPTED + (_KEPT if kept else ""))
             raise
 
     def _run_step(self, step: Step, on_done: Callable[[], None]) -> None:
+        session = self.sessions[step.database]
         if step.kind == "create slot":
             create_slot(
-                self.connection,
+                session.connection,
                 self.config.source.slot,
-                observer=self.observer,
+                observer=session.observer,
                 on_wait=self.on_wait,
                 failover=self.config.source.failover,
                 deadline_s=self.patience.slot_deadline_s,
                 on_made=on_done,
             )
         else:
-            self._run_statements(step, on_done)
+            self._run_statements(session, step, on_done)
 
-    def _run_statements(self, step: Step, on_done: Callable[[], None]) -> None:
+    def _run_statements(self, session: Session, step: Step, on_done: Callable[[], None]) -> None:
         timeout = f"SET LOCAL lock_timeout = '{self.patience.lock_timeout_s * 1000:.0f}ms'"
         blockers: tuple[Blocker, ...] = ()
         for attempt in range(self.patience.lock_attempts):
@@ -123,9 +148,9 @@ class _Runner:
                 time.sleep(self.patience.pause_s)
             try:
                 run_watched(
-                    self.connection,
+                    session.connection,
                     [timeout, *step.statements],
-                    observer=self.observer,
+                    observer=session.observer,
                     deadline_s=math.inf,  # the server's lock_timeout ends it
                     on_wait=self.on_wait,
                     on_done=on_done,
@@ -138,7 +163,7 @@ class _Runner:
                 return
         who = "; ".join(map(str, blockers)) or "sessions that have ended meanwhile"
         raise SetupBlocked(
-            f"no lock for {step.title} in {self.patience.lock_attempts} attempts of "
+            f"no lock for {step.title} in {counted(self.patience.lock_attempts, 'attempt')} of "
             f"{self.patience.lock_timeout_s:g} s: it is held by {who}",
             remedy=(
                 "Let them finish or end them (SELECT pg_terminate_backend(pid)), then run "

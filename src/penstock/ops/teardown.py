@@ -6,8 +6,9 @@ from penstock.config import Config
 from penstock.names import quote
 from penstock.ops.capture_role import capture_role_name
 from penstock.ops.facts import SourceFacts, read_facts
-from penstock.ops.plan import Plan, Step
 from penstock.ops.setup import OnStep, connect_for_setup
+from penstock.ops.steps import Plan, Step
+from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.postgres.failures import translated
 from penstock.postgres.slots import check_kind, drop_slot, drop_sql
 
@@ -30,6 +31,12 @@ def plan_teardown(config: Config, facts: SourceFacts) -> Plan:
             f"{drop} removes it"
         )
     notes.append("replica identities are left as they are, for others may rely on them")
+    if config.aggregate:
+        names = ", ".join(str(t.table) for one in config.aggregate for t in one.targets)
+        notes.append(
+            f"the targets ({names}) and the schema {SCHEMA} beside them are left as they are: drop "
+            "them yourself if nobody needs the counts"
+        )
     return Plan(tuple(steps), tuple(notes))
 
 

@@ -19,7 +19,7 @@ from psycopg import errors as pg
 
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.deciding import Covered, Decision, decide
-from penstock.pipelines.merging import Target, merge_sql
+from penstock.pipelines.merging import TargetTable, merge_sql
 from penstock.pipelines.parking import Parked, park, take_back
 from penstock.pipelines.sums import Amounts, Key, by_nulls, rolled_up
 
@@ -52,7 +52,7 @@ class Aggregate:
     """One aggregate as this job applies it."""
 
     name: str
-    targets: tuple[Target, ...]
+    targets: tuple[TargetTable, ...]
     seeded: bool
     # Of this job: a newer one fences it.
     epoch: int
@@ -73,13 +73,7 @@ def apply(
             return Applied("skip")
         if decision == "read":
             batch = read_again(Covered(covered.log_id, progress.applied_lsn, covered.end))
-        parked = below_zero = 0
-        for target in aggregate.targets:
-            names = [column.name for column in target.dimensions]
-            deltas = rolled_up(batch.sums, names, [column.name for column in target.measures])
-            refused, negative = _add(connection, aggregate, target, deltas)
-            parked += refused
-            below_zero += negative
+        parked, below_zero = add_batch(connection, aggregate, batch)
         skipped = Counter(progress.skipped)
         skipped.update(batch.skipped)
         connection.execute(
@@ -93,10 +87,24 @@ def apply(
     return Applied(decision, batch.changes, parked, below_zero)
 
 
+def add_batch(
+    connection: psycopg.Connection[Any], aggregate: Aggregate, batch: Batch
+) -> tuple[int, int]:
+    """To all targets; how many keys they refused, and how many counts would be below zero."""
+    parked = below_zero = 0
+    for target in aggregate.targets:
+        names = [column.name for column in target.dimensions]
+        deltas = rolled_up(batch.sums, names, [column.name for column in target.measures])
+        refused, negative = _add(connection, aggregate, target, deltas)
+        parked += refused
+        below_zero += negative
+    return parked, below_zero
+
+
 def _add(
     connection: psycopg.Connection[Any],
     aggregate: Aggregate,
-    target: Target,
+    target: TargetTable,
     deltas: dict[Key, Amounts],
 ) -> tuple[int, int]:
     """How many keys the target refused, and how many counts would have been below zero."""
@@ -120,7 +128,7 @@ def _add(
 
 def _merge(
     connection: psycopg.Connection[Any],
-    target: Target,
+    target: TargetTable,
     sql: str,
     keys: Sequence[Key],
     amounts: dict[Key, Amounts],

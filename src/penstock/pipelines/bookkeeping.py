@@ -90,11 +90,3 @@ def read_progress(
     sql = _PROGRESS + (" FOR UPDATE" if lock else "")
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
         return cursor.execute(sql.encode(), [aggregate]).fetchone()
-
-
-def tables_missing(connection: psycopg.Connection[Any]) -> list[str]:
-    """Which of ours the database does not have."""
-    found = connection.execute(
-        "SELECT tablename FROM pg_tables WHERE schemaname = %s", [SCHEMA]
-    ).fetchall()
-    return [name for name in TABLES if (name,) not in found]

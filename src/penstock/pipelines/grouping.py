@@ -24,7 +24,7 @@ from penstock.pipelines.sums import as_text
 
 def grouped(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
     """A row for each combination of dimensions of each aggregate, and one for each note."""
-    counts = deltas.where(f.expr(_filter(aggregates))) if _filter(aggregates) else deltas
+    counts = deltas.where(f.expr(_filter(aggregates)))
     keys = {
         _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
         for ordinal, bound in enumerate(aggregates)
@@ -48,6 +48,15 @@ def batches(result: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
     return [_batch(result, bound, ordinal) for ordinal, bound in enumerate(aggregates)]
 
 
+def plain_batches(deltas: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
+    """As `batches`, of deltas that nobody has grouped, where all dimensions are columns."""
+    for ordinal, bound in enumerate(aggregates):
+        keys = {each.name: each.key for each in bound.summed.keys}
+        for number, dimension in enumerate(bound.config.dimensions.values()):
+            deltas = deltas.append_column(_key(ordinal, number), deltas[keys[str(dimension.plain)]])
+    return batches(deltas, aggregates)
+
+
 def covered_by(result: pa.Table) -> tuple[Lsn, Lsn]:
     """The range of the batch, from the note that says so."""
     (note,) = result.filter(pc.equal(result[AGGREGATE], NO_AGGREGATE))[NOTE].to_pylist()
@@ -59,7 +68,9 @@ def _batch(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
     ours = result.filter(pc.equal(result[AGGREGATE], ordinal))
     is_note = pc.is_valid(ours[NOTE])
     noted = ours.filter(is_note)
-    notes = Counter(dict(zip(noted[NOTE].to_pylist(), noted[ROWS].to_pylist(), strict=True)))
+    notes: Counter[str] = Counter()
+    for note, count in zip(noted[NOTE].to_pylist(), noted[ROWS].to_pylist(), strict=True):
+        notes[note] += count
     changes = notes.pop(COUNTED, 0)
     rows = ours.filter(pc.invert(is_note))
     dimensions = {
@@ -84,15 +95,13 @@ def _dimension(bound: Bound, ordinal: int, expression: str) -> str:
     )
 
 
-def _filter(aggregates: Sequence[Bound]) -> str | None:
+def _filter(aggregates: Sequence[Bound]) -> str:
     cases = [
         f"WHEN {AGGREGATE} = {ordinal} THEN {_over(bound, bound.config.filter)}"
         for ordinal, bound in enumerate(aggregates)
         if bound.config.filter
     ]
-    return (
-        f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END" if cases else None
-    )
+    return f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END"
 
 
 def _over(bound: Bound, expression: str) -> str:

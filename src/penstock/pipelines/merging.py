@@ -22,7 +22,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetTable:
     """A target table as the database has it."""
 
     table: TableName
@@ -32,29 +32,39 @@ class Target:
     floored: frozenset[str]
 
 
-def merge_sql(target: Target, pattern: Sequence[bool]) -> str:
+def named(column: str) -> str:
+    """For a statement with parameters, in which % has a meaning."""
+    return quote(column).replace("%", "%%")
+
+
+def table_sql(target: TargetTable) -> str:
+    return target.table.sql.replace("%", "%%")
+
+
+def merge_sql(target: TargetTable, pattern: Sequence[bool]) -> str:
     """Add up, and return what would have gone below zero: its key, and the sums, as text.
 
     `pattern` says which dimensions are NULL. Parameters are arrays: one for each dimension, as
     text, then one for each measure. Existing rows are locked first, so that nobody changes them
     between the look and the update; what the sum would have been is told by that look.
     """
-    table = target.table.sql
+    table = table_sql(target)
     keys, sums = target.dimensions, target.measures
     arrays = ", ".join([*("%s::text[]" for _ in keys), *("%s::numeric[]" for _ in sums)])
     given = ", ".join([*(f"k{i}" for i in range(len(keys))), *(f"m{i}" for i in range(len(sums)))])
     typed = ", ".join(f"k{i}::{column.type} AS k{i}" for i, column in enumerate(keys))
     added = ", ".join(f"sum(m{i}) AS m{i}" for i in range(len(sums)))
     matching = " AND ".join(
-        f"t.{quote(column.name)} IS NULL" if null else f"t.{quote(column.name)} = d.k{i}"
+        f"t.{named(column.name)} IS NULL" if null else f"t.{named(column.name)} = d.k{i}"
         for i, (column, null) in enumerate(zip(keys, pattern, strict=True))
     )
-    held = ", ".join(f"t.{quote(column.name)} AS old{i}" for i, column in enumerate(sums))
+    held = ", ".join(f"t.{named(column.name)} AS old{i}" for i, column in enumerate(sums))
+    raised = [f"coalesce(t.{named(column.name)}, 0) + d.m{i}" for i, column in enumerate(sums)]
     changed = ", ".join(
-        f"{quote(column.name)} = {_shown(column, target, f't.{quote(column.name)} + d.m{i}')}"
-        for i, column in enumerate(sums)
+        f"{named(column.name)} = {_shown(column, target, value)}"
+        for column, value in zip(sums, raised, strict=True)
     )
-    columns = ", ".join(quote(column.name) for column in (*keys, *sums))
+    columns = ", ".join(named(column.name) for column in (*keys, *sums))
     fresh = [_shown(column, target, f"d.m{i}") for i, column in enumerate(sums)]
     new = ", ".join([*(f"d.k{i}" for i in range(len(keys))), *fresh])
     some = " OR ".join(f"{value} <> 0" for value in fresh)
@@ -84,7 +94,7 @@ SELECT {texts}{"".join(f", least({value}, 0)" for value in below)}
 """  # noqa: S608
 
 
-def _shown(column: Column, target: Target, value: str) -> str:
+def _shown(column: Column, target: TargetTable, value: str) -> str:
     return f"greatest({value}, 0)" if column.name in target.floored else value
 
 

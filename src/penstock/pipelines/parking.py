@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.pipelines.merging import Target
+from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.sums import Amounts, Key, added
 
 # The second try comes after so long, each further one after twice as long, up to a minute.
@@ -43,7 +43,10 @@ class Merged:
 
 
 def take_back(
-    connection: psycopg.Connection[Any], aggregate: str, target: Target, deltas: dict[Key, Amounts]
+    connection: psycopg.Connection[Any],
+    aggregate: str,
+    target: TargetTable,
+    deltas: dict[Key, Amounts],
 ) -> Merged:
     """Add what waits to the deltas, if it is due; else deltas of its key go on waiting with it."""
     now = dict(deltas)
@@ -79,7 +82,7 @@ def take_back(
 def park(
     connection: psycopg.Connection[Any],
     aggregate: str,
-    target: Target,
+    target: TargetTable,
     parked: list[Parked],
     *,
     negative: bool,
@@ -99,7 +102,11 @@ def park(
 
 
 def _parsed(
-    target: Target, key: Mapping[str, Any], deltas: Mapping[str, Any], attempts: int, reason: str
+    target: TargetTable,
+    key: Mapping[str, Any],
+    deltas: Mapping[str, Any],
+    attempts: int,
+    reason: str,
 ) -> Parked:
     return Parked(
         tuple(key.get(column.name) for column in target.dimensions),
@@ -109,11 +116,11 @@ def _parsed(
     )
 
 
-def _key_json(target: Target, key: Key) -> str:
+def _key_json(target: TargetTable, key: Key) -> str:
     return json.dumps(dict(zip((c.name for c in target.dimensions), key, strict=True)))
 
 
-def _amounts_json(target: Target, amounts: Amounts) -> str:
+def _amounts_json(target: TargetTable, amounts: Amounts) -> str:
     # As text: JSON's numbers are floats to many.
     named = zip((c.name for c in target.measures), map(str, amounts), strict=True)
     return json.dumps(dict(named))

@@ -15,12 +15,11 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import psycopg
 from psycopg import pq
 
+from penstock.closing import Closing
 from penstock.errors import (
     ConnectionLost,
     PublicationMissing,
@@ -56,7 +55,7 @@ class SystemIdentity:
 
 # How values are written as text depends on settings that a server, a database or a role may have
 # changed. What the log holds must not.
-_VALUE_SETTINGS = {
+VALUE_SETTINGS = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
     "timezone": "UTC",
@@ -68,7 +67,7 @@ _VALUE_SETTINGS = {
 }
 
 
-class ReplicationConnection:
+class ReplicationConnection(Closing):
     """A walsender of our own. Open it, identify, start, then read and send until it ends."""
 
     def __init__(self, dsn: str, *, wal_sender_timeout_s: float = 20.0) -> None:
@@ -78,7 +77,7 @@ class ReplicationConnection:
         settings = {
             "wal_sender_timeout": f"{int(wal_sender_timeout_s * 1000)}ms",
             "client_min_messages": "warning",
-            **_VALUE_SETTINGS,
+            **VALUE_SETTINGS,
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         # Names of tables and columns are read as UTF-8, whatever the database uses.
@@ -98,17 +97,6 @@ class ReplicationConnection:
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
         self._poll.register(self._awaken, select.POLLIN)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def server_version(self) -> int:

@@ -28,11 +28,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from psycopg import conninfo
 
+from penstock.closing import Closing
 from penstock.errors import PenstockError, ToolMissing
 from penstock.interrupts import Interrupts
 
@@ -56,7 +56,7 @@ _DEFAULT_SETTINGS: Mapping[str, str | int] = {
 }
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(Closing):
     """One server: initialise, start, stop, restart, crash, and throw away."""
 
     def __init__(
@@ -90,14 +90,6 @@ class EmbeddedPostgres:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(self) -> None:
         """Initialise on first use, then start; returns when connections are accepted."""

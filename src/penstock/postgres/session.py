@@ -145,10 +145,6 @@ class ReplicationSession:
     def heartbeat_received(self, now: float) -> None:
         self._last_heartbeat = now
 
-    def heartbeat_age_s(self, now: float) -> float:
-        """Since the last heartbeat, or the start: for a report, never a reason to hang up."""
-        return now - self._last_heartbeat
-
     def decide(self, now: float) -> Decision:
         """What to do at `now`; an update that is returned counts as sent."""
         settings = self._settings

@@ -15,12 +15,15 @@ import psycopg
 from psycopg.rows import dict_row
 
 from penstock.names import TableName
+from penstock.postgres.column_types import BaseType
 
 Identity = Literal["default", "nothing", "full", "index"]
 Generated = Literal["", "stored", "virtual"]
+ColumnIdentity = Literal["", "always", "by default"]
 
 _IDENTITY: dict[str, Identity] = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
 _GENERATED: dict[str, Generated] = {"": "", "s": "stored", "v": "virtual"}
+_COLUMN_IDENTITY: dict[str, ColumnIdentity] = {"": "", "a": "always", "d": "by default"}
 _KIND = {
     "r": "table",
     "p": "partitioned table",
@@ -40,6 +43,17 @@ class Column:
     type: str
     not_null: bool
     generated: Generated
+    base: BaseType
+    # The expression, if there is one.
+    default: str | None = None
+    # Its values come from the server: "" no, "always", "by default".
+    identity: ColumnIdentity = ""
+    # Equal only if the same; False: its collation holds some that differ for equal.
+    exact: bool = True
+
+    @property
+    def is_domain(self) -> bool:
+        return self.base.builtin and self.type != self.base.sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +175,7 @@ def _table(
         persistence=_PERSISTENCE[relation["persistence"]],
         owner=relation["owner"],
         owned=relation["owned"],
-        columns=tuple(
-            Column(row["name"], row["type"], row["not_null"], _GENERATED[row["generated"]])
-            for row in columns
-        ),
+        columns=tuple(map(_column, columns)),
         primary_key=first("is_primary"),
         identity=_IDENTITY[relation["identity"]],
         identity_index=first("is_identity"),
@@ -173,6 +184,27 @@ def _table(
         leaves=leaves,
         has_children=relation["has_children"],
         owner_superuser=relation["owner_superuser"],
+    )
+
+
+def _column(row: dict[str, Any]) -> Column:
+    base = BaseType(
+        name=row["base_name"],
+        sql=row["base_sql"],
+        modifier=row["base_modifier"],
+        builtin=row["builtin"],
+        is_enum=row["is_enum"],
+        is_array=row["is_array"],
+    )
+    return Column(
+        row["name"],
+        row["type"],
+        row["not_null"],
+        _GENERATED[row["generated"]],
+        base,
+        default=row["default"],
+        identity=_COLUMN_IDENTITY[row["identity"]],
+        exact=row["exact"],
     )
 
 
@@ -214,11 +246,37 @@ SELECT c.oid::bigint, n.nspname AS schema, c.relname AS name,
 """
 
 _COLUMNS = """
-SELECT attrelid::bigint AS relation, attname AS name, format_type(atttypid, atttypmod) AS type,
-       attnotnull AS not_null, attgenerated::text AS generated
-  FROM pg_attribute
- WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped
- ORDER BY attrelid, attnum
+SELECT a.attrelid::bigint AS relation, a.attname AS name,
+       format_type(a.atttypid, a.atttypmod) AS type,
+       a.attnotnull AS not_null, a.attgenerated::text AS generated,
+       a.attidentity::text AS identity,
+       CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
+       coalesce(l.collisdeterministic, true) AS exact,
+       base.name AS base_name, base.modifier AS base_modifier, base.builtin, base.is_enum,
+       base.is_array, base.sql AS base_sql
+  FROM pg_attribute AS a
+  LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
+ CROSS JOIN LATERAL (
+    -- Through domains over domains.
+    WITH RECURSIVE under AS (
+        SELECT a.atttypid AS oid, a.atttypmod AS modifier
+        UNION ALL
+        SELECT t.typbasetype, t.typtypmod
+          FROM under JOIN pg_type AS t ON t.oid = under.oid AND t.typtype = 'd'
+    )
+    SELECT t.typname::text AS name, under.modifier, t.oid < 16384 AS builtin,
+           t.typtype = 'e' AS is_enum, t.typcategory = 'A' AS is_array,
+           -- A user's type may be outside of the search path.
+           CASE WHEN t.oid < 16384 OR under.modifier >= 0 OR t.typcategory = 'A'
+                THEN format_type(t.oid, under.modifier)
+                ELSE format('%%I.%%I', n.nspname, t.typname) END AS sql
+      FROM under
+      JOIN pg_type AS t ON t.oid = under.oid AND t.typtype <> 'd'
+      JOIN pg_namespace AS n ON n.oid = t.typnamespace
+ ) AS base
+ WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attrelid, a.attnum
 """
 
 # INCLUDEd columns come after the key's and are not part of an identity.

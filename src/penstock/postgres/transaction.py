@@ -7,7 +7,7 @@ whether it was streamed or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,15 +26,19 @@ class Transaction:
     payloads: tuple[bytes, ...]
 
     def changes(self) -> Iterator[tuple[Change, Mapping[int, Relation]]]:
-        """Its changes in order (the n-th has seq n), each with the tables as they then were."""
-        decoder = Decoder(1, "off")
-        relations: dict[int, Relation] = {}
-        for payload in self.payloads:
-            message = decoder.decode(payload)
-            match message:
-                case Relation():
-                    relations[message.oid] = message
-                case Insert() | Update() | Delete() | Truncate():
-                    yield message, relations
-                case _:
-                    raise TypeError(f"{type(message).__name__} is not a change")
+        return changes_of(self.payloads)
+
+
+def changes_of(payloads: Iterable[bytes]) -> Iterator[tuple[Change, Mapping[int, Relation]]]:
+    """Changes in order (the n-th has seq n), each with the tables as they then were."""
+    decoder = Decoder(1, "off")
+    relations: dict[int, Relation] = {}
+    for payload in payloads:
+        message = decoder.decode(payload)
+        match message:
+            case Relation():
+                relations[message.oid] = message
+            case Insert() | Update() | Delete() | Truncate():
+                yield message, relations
+            case _:
+                raise TypeError(f"{type(message).__name__} is not a change")

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import class_row
 
+from penstock.interrupts import Interrupts
+
 _LOOK_EVERY_S = 0.25
+_T = TypeVar("_T")
+# How long one attempt to cancel may take, on a server that is slow to accept a connection.
+_CANCEL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +89,46 @@ def run_watched(
     interruption comes between the two. Raises `GaveUp` at the deadline or at the server's own
     lock_timeout.
     """
+    return watched(
+        connection,
+        partial(_execute, connection, statements, on_done),
+        observer=observer,
+        deadline_s=deadline_s,
+        on_wait=on_wait,
+    )
+
+
+def watched(
+    connection: psycopg.Connection,
+    work: Callable[[], _T],
+    *,
+    observer: psycopg.Connection,
+    deadline_s: float,
+    on_wait: OnWait,
+) -> _T:
+    """As `run_watched`, for whatever `work` does with the connection."""
     pid = connection.info.backend_pid
     seen: tuple[Blocker, ...] = ()
     give_up_at = time.monotonic() + deadline_s
-    future: Future[Any] | None = None
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    # Taken as long as the statement runs. Not the future's own lock: an exception in the midst of
+    # waiting for that may leave it taken for ever.
+    running = Lock()
+    running.acquire()
+    # An interruption while the thread is being started would leave a statement that nobody cancels.
+    with Interrupts() as interrupts, ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(work)
+        future.add_done_callback(lambda _: running.release())
         try:
-            future = pool.submit(_execute, connection, statements, on_done)
-            while not _finished(future) and time.monotonic() < give_up_at:
+            while not _finished(running, interrupts) and time.monotonic() < give_up_at:
                 if now := blockers_of(observer, pid):
                     if {b.pid for b in now} != {b.pid for b in seen}:
                         on_wait(now)
                     seen = now
         finally:
             # Again and again, for a cancellation that comes between two statements has no effect.
-            while future is not None and not future.done():
-                connection.cancel_safe()
+            while not future.done():
+                with suppress(psycopg.Error):  # the next one may succeed
+                    connection.cancel_safe(timeout=_CANCEL_S)
                 wait([future], timeout=_LOOK_EVERY_S)
         try:
             return future.result()  # it may have finished just before the cancellation
@@ -104,9 +136,10 @@ def run_watched(
             raise GaveUp(seen) from None
 
 
-def _finished(future: Future[Any]) -> bool:
-    wait([future], timeout=_LOOK_EVERY_S)
-    return future.done()
+def _finished(running: Lock, interrupts: Interrupts) -> bool:
+    """Wait a moment for it. The one place where an interruption is raised: nothing is cut short."""
+    with interrupts.heeded():
+        return running.acquire(timeout=_LOOK_EVERY_S)
 
 
 def _execute(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -37,6 +36,8 @@ _MAX_SOCKET_DIR = 60
 _POLL_S = 0.05
 # Set for a program whose JVM is there already.
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
+# Where people put options of their own for Java.
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 class SparkFailed(PipelineError):
@@ -83,10 +84,12 @@ def throwaway_session(
         try:
             with interrupts.heeded():
                 connection = _connection(jvm, directory, said)
-            with _in_environment(connection):
+            with _in_environment(connection | _environment()):
                 # In the main thread, Spark would take Ctrl-C for itself.
                 wanted = {**settings, "spark.master": master}
                 session = interrupts.aside(lambda: _build(name, wanted))
+            # It would show a traceback when the JVM, which it listens to, is killed.
+            session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
             yield session
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}") from error
@@ -95,10 +98,10 @@ def throwaway_session(
 def _settings(directory: Path | None = None) -> dict[str, str]:
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
     java = f"-Dlog4j2.configurationFile=file:{log4j2}"
-    # With the parallel collector a million changes take half a second less of a core
-    # (`bench source`). Java does not start with two.
-    if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JAVA_TOOL_OPTIONS", "")):
-        java = f"-XX:+UseParallelGC {java}"
+    if not any("GC" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
+        # A million changes take half a second less of a core with it (`bench source`). Beside
+        # another choice of the user's Java would not start.
+        java += " -XX:+UseParallelGC"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -169,12 +172,16 @@ def _connection(jvm: subprocess.Popen[bytes], directory: Path, said: Path) -> di
 
 @contextmanager
 def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name in variables:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _end(jvm: subprocess.Popen[bytes]) -> None:

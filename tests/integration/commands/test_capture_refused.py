@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -33,7 +34,21 @@ def must_refuse(
     assert "s3cret" not in said
 
 
-SHARED = (
+Case: TypeAlias = tuple[int, Trouble, str, str]
+
+
+def each(server: str, *cases: Case) -> pytest.MarkDecorator:
+    """On which version it is made, what it is, and what is said of it."""
+    return pytest.mark.parametrize(
+        (server, "trouble", "problem", "remedy"),
+        cases,
+        indirect=[server],
+        ids=[trouble.__name__ for _, trouble, _, _ in cases],
+    )
+
+
+@each(
+    "server",
     (18, refusals.missing_slot, 'slot "penstock" does not exist', "penstock setup"),
     (18, refusals.physical_slot, "is a physical slot", "drop this one"),
     # Where there is another plugin.
@@ -50,18 +65,6 @@ SHARED = (
     (18, refusals.foreign_directory, "/log", "directory in [log]"),
     (18, refusals.log_of_another_database, '"t_its_neighbour"', "Correct the DSN"),
 )
-OWN = (
-    (18, refusals.invalidated_slot, "was invalidated by the server", "seed the targets again"),
-    (18, refusals.wrong_password, "password authentication failed", "Check the user"),
-)
-
-
-@pytest.mark.parametrize(
-    ("server", "trouble", "problem", "remedy"),
-    SHARED,
-    indirect=["server"],
-    ids=[trouble.__name__ for _, trouble, _, _ in SHARED],
-)
 def test_what_cannot_be_captured_is_said_in_a_sentence_with_a_remedy(
     database: Database, tmp_path: Path, trouble: Trouble, problem: str, remedy: str
 ) -> None:
@@ -69,11 +72,10 @@ def test_what_cannot_be_captured_is_said_in_a_sentence_with_a_remedy(
     must_refuse(database, tmp_path, trouble, problem, remedy)
 
 
-@pytest.mark.parametrize(
-    ("own_server", "trouble", "problem", "remedy"),
-    OWN,
-    indirect=["own_server"],
-    ids=[trouble.__name__ for _, trouble, _, _ in OWN],
+@each(
+    "own_server",
+    (18, refusals.invalidated_slot, "was invalidated by the server", "seed the targets again"),
+    (18, refusals.wrong_password, "password authentication failed", "Check the user"),
 )
 def test_what_the_server_itself_refuses_is_said_in_a_sentence_with_a_remedy(
     own_server: EmbeddedPostgres, tmp_path: Path, trouble: Trouble, problem: str, remedy: str

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.changelog import consumers
+from penstock.changelog.settings import LogSettings
 from penstock.changelog.storage import LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.cli import app
-from penstock.errors import PenstockError
+from penstock.errors import LogFormatUnknown, PenstockError
 from penstock.lsn import Lsn
 from penstock.postgres.messages import Column, Insert, Relation
 from support.logs import IDENTITY, append_transaction
@@ -52,6 +53,33 @@ def unreadable(path: Path) -> None:
 
 def segment(log: Path, number: int) -> Path:
     return log / "segments" / f"{number:010d}.seg"
+
+
+@pytest.mark.parametrize("number", [1, 4, 8])
+def test_a_segment_of_a_newer_format_is_named_and_not_taken_for_damage(
+    log: Path, number: int
+) -> None:
+    # M7.4
+    with segment(log, number).open("r+b") as file:
+        file.seek(8)
+        file.write(b"\x02")
+    for command in ("check", "dump"):
+        refused = error("log", command, "--path", str(log))
+        assert isinstance(refused, LogFormatUnknown)
+        assert f"{segment(log, number)} has format 2" in refused.problem
+        assert "reads up to 1" in refused.problem
+        assert "Upgrade Penstock" in refused.remedy
+
+
+def test_a_newer_format_is_not_written_to(log: Path) -> None:
+    # M7.4
+    last = segment(log, 9)
+    before = last.read_bytes()
+    newer = before[:8] + b"\x02" + before[9:]
+    last.write_bytes(newer)
+    with pytest.raises(LogFormatUnknown, match="has format 2"):
+        LogWriter(log)
+    assert last.read_bytes() == newer
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from penstock.ops.findings import exit_code
 from penstock.ops.setup import setup
 from penstock.ops.teardown import teardown
 from penstock.postgres.embedded import EmbeddedPostgres
+from support.aggregates import config_with, declared
 from support.database import Database
 from support.ops import config_for, reader, replica_identities, slots
 
+TABLES = ("orders", "order_stats", "events", "events_1")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "roles.md"
 
 
@@ -33,9 +35,10 @@ def app(server: EmbeddedPostgres) -> Iterator[Database]:
         database.run(
             "CREATE ROLE app_owner",
             "CREATE TABLE orders (a int, status text)",
+            "CREATE TABLE order_stats (status text PRIMARY KEY, count bigint NOT NULL)",
             "CREATE TABLE events (id int, k int) PARTITION BY LIST (k)",
             "CREATE TABLE events_1 PARTITION OF events FOR VALUES IN (1)",
-            *(f"ALTER TABLE {t} OWNER TO app_owner" for t in ("orders", "events", "events_1")),
+            *(f"ALTER TABLE {t} OWNER TO app_owner" for t in TABLES),
             "REVOKE CONNECT ON DATABASE app FROM PUBLIC",
         )
         *grants, farewell = blocks()
@@ -55,7 +58,8 @@ def test_the_documented_roles_set_up_check_and_tear_down(app: Database) -> None:
         setup_dsn=app.dsn("penstock_setup"),
     )
     setup(config)
-    assert replica_identities(app) == {"orders": "f", "events": "f", "events_1": "f"}
+    identities = {"orders": "f", "events": "f", "events_1": "f", "order_stats": "d"}
+    assert replica_identities(app) == identities
     assert setup(config).steps == ()
     findings = [f for f in diagnose(config) if f.check not in {"java", "pyspark"}]
     assert exit_code(findings) == 0, findings
@@ -68,3 +72,39 @@ def test_the_documented_roles_set_up_check_and_tear_down(app: Database) -> None:
         teardown(config, force=True)
     assert slots(app) == []
     assert app.value("SELECT count(*) FROM pg_publication") == 0
+
+
+def test_the_documented_role_of_targets_writes_them_and_nothing_else(app: Database) -> None:
+    aggregates = [
+        declared(
+            name=name,
+            sources=["orders"],
+            dimensions=["status"],
+            targets=[target],
+            target_dsn=app.dsn("penstock_targets"),
+        )
+        for name, target in (("theirs", "order_stats"), ("ours", "stats"))
+    ]
+    config = config_with(
+        app,
+        *aggregates,
+        tables=["orders"],
+        dsn=app.dsn("penstock_capture"),
+        setup_dsn=app.dsn("penstock_setup"),
+    )
+    setup(config)
+    assert setup(config).steps == ()
+    findings = [f for f in diagnose(config) if f.check not in {"java", "pyspark"}]
+    assert exit_code(findings) == 0, findings
+    with app.connect(user="penstock_targets") as connection:
+        for table in ("order_stats", "stats"):
+            connection.execute(
+                f"INSERT INTO {table} VALUES ('sent', 1) ON CONFLICT (status) "
+                f"DO UPDATE SET count = {table}.count + excluded.count".encode()
+            )
+            connection.execute(f"DELETE FROM {table}".encode())
+        connection.execute("SELECT * FROM penstock.progress FOR UPDATE")
+        for statement in (b"SELECT * FROM orders", b"DROP TABLE stats"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement)
+    teardown(config)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-from concurrent.futures import Future, wait
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import psycopg
@@ -31,10 +35,11 @@ from penstock.errors import (
     TableMissing,
     UnsafeIdentity,
 )
+from penstock.interrupts import Interrupts
 from penstock.ops.facts import read_facts
-from penstock.ops.plan import Plan, Step
 from penstock.ops.present import show_dry_run
-from penstock.ops.setup import Patience, _Runner, connect_for_setup, setup
+from penstock.ops.setup import Patience, Runner, Session, setup
+from penstock.ops.steps import SOURCE, Plan, Step
 from penstock.ops.teardown import teardown
 from penstock.postgres import waiting
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -349,6 +354,15 @@ def test_an_interrupted_set_up_leaves_no_slot(database18: Database) -> None:
         assert slots(database18) == []
 
 
+def creating(database: Database) -> bool:
+    """Whether a slot is being made."""
+    count = database.value(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND state = 'active' AND query LIKE '%pg_create_logical%' AND pid <> pg_backend_pid()"
+    )
+    return bool(count)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
     database: Database, tmp_path: Path, number: signal.Signals
@@ -356,23 +370,19 @@ def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
     database.run("CREATE TABLE orders (id int PRIMARY KEY)")
     file = tmp_path / "penstock.toml"
     file.write_text(f'[source]\ndsn = "{database.dsn()}"\ntables = ["orders"]\n')
-    creating = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-        "AND state = 'active' AND query LIKE '%pg_create_logical%' AND pid <> pg_backend_pid()"
-    )
     with psycopg.connect(database.dsn()) as writer:
         writer.execute("INSERT INTO orders VALUES (1)")
         process = subprocess.Popen(
             [PENSTOCK, "setup", "--config", str(file)], stderr=subprocess.PIPE, text=True
         )
         try:
-            eventually(lambda: database.value(creating) == 1, "slot creation waits")
+            eventually(lambda: creating(database), "slot creation waits")
             process.send_signal(number)
             told = process.communicate(timeout=30)[1]
         finally:
             process.kill()
             process.wait()
-        eventually(lambda: database.value(creating) == 0, "the server stops waiting", within_s=5)
+        eventually(lambda: not creating(database), "the server stops waiting", within_s=5)
         writer.commit()
     assert slots(database) == []
     if number != signal.SIGKILL:
@@ -382,13 +392,43 @@ def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
         )
 
 
+def test_an_interruption_before_we_begin_to_wait_is_not_lost(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine the server may be at work before the thread that asked it is noted.
+    database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
+
+    class Slow(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+            future = super().submit(*arguments, **named)
+            if "pg_create_logical" in str(arguments):
+                eventually(lambda: creating(database18), "slot creation waits")
+                os.kill(os.getpid(), signal.SIGINT)
+            return future
+
+    monkeypatch.setattr(waiting, "ThreadPoolExecutor", Slow)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with psycopg.connect(database18.dsn()) as writer:
+            writer.execute("INSERT INTO orders VALUES (1)")
+            give_way = threading.Timer(10, writer.close)
+            give_way.start()
+            with pytest.raises(KeyboardInterrupt):
+                setup(config_for(database18))
+            give_way.cancel()
+            assert not writer.closed, "it ended only when the transaction did"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert slots(database18) == []
+
+
 def test_an_interruption_just_after_the_slot_was_made_takes_it_back(
     database18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
 
-    def too_late(future: Future[Any]) -> bool:
-        wait([future])
+    def too_late(running: Lock, _: Interrupts) -> bool:
+        running.acquire()
         if slots(database18):
             raise KeyboardInterrupt
         return True
@@ -455,13 +495,11 @@ def test_a_lock_that_is_soon_free_is_waited_for(database18: Database) -> None:
 def test_a_slot_is_dropped_again_when_a_later_step_fails(database18: Database) -> None:
     database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
     config = config_for(database18)
-    with (
-        connect_for_setup(config.source) as connection,
-        connect_for_setup(config.source) as observer,
-    ):
+    with ExitStack() as stack:
         plan = setup(config, dry_run=True)
         broken = Plan((*plan.steps, Step("a later step", ("SELECT 1 / 0",))))
-        runner = _Runner(config, connection, observer, lambda blockers: None, QUICK)
+        sessions = {SOURCE: Session.open(config.source.conninfo, stack)}
+        runner = Runner(config, sessions, lambda blockers: None, QUICK)
         with pytest.raises(SetupFailed, match="a later step: division by zero"):
             runner.run(broken, lambda step: None)
     assert slots(database18) == []
@@ -581,7 +619,7 @@ def test_the_command_sets_up_tells_each_step_and_is_idempotent(
     assert [step["sql"] for step in as_json["steps"]][-1].startswith("SELECT lsn FROM pg_create")
     first = penstock("setup", *given)
     assert (first.returncode, first.stderr) == (0, "")
-    assert "set up replication slot" in first.stdout
+    assert "setting up replication slot" in first.stdout
     assert "keyless gets replica identity FULL" in first.stdout
     second = penstock("setup", *given)
     assert (second.returncode, second.stdout) == (0, "Nothing to do: all is set up.\n")

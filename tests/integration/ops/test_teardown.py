@@ -93,6 +93,9 @@ def test_the_command_tears_down_and_is_idempotent(database18: Database, tmp_path
         busy = penstock("teardown", *given)
         assert busy.returncode == 2
         assert "is in use by process" in busy.stderr
+        # It was begun, and the reader is not told that it was done.
+        assert busy.stdout.startswith("dropping replication slot")
+        assert "Done" not in busy.stdout
     dry = penstock("teardown", "--dry-run", *given)
     assert "SELECT pg_drop_replication_slot('penstock');" in dry.stdout
     first = penstock("teardown", "--json", *given)

@@ -15,8 +15,8 @@ import pytest
 from penstock.capture import flushing
 from penstock.capture.heartbeat import HeartbeatMeter
 from penstock.capture.pump import Pump
-from penstock.changelog.maintenance import RetentionSettings
 from penstock.changelog.reader import LogReader
+from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogNotWritten
 from penstock.lsn import Lsn

@@ -14,7 +14,8 @@ from penstock.changelog.planning import Limit, at_time, limited, shares
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share, runs
 from penstock.changelog.segments import SegmentReader, segment_name
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
 from penstock.errors import LogRetired
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter

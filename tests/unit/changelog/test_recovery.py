@@ -9,8 +9,9 @@ import pytest
 
 from penstock.changelog.recovery import find_end
 from penstock.changelog.segments import segment_name
-from penstock.changelog.writer import LogSettings, LogWriter
-from penstock.errors import LogCorrupt
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
+from penstock.errors import LogCorrupt, LogFormatUnknown
 from penstock.postgres.transaction import Transaction
 from penstock.testing import MemoryStorage
 from support.logs import IDENTITY, read, write
@@ -68,6 +69,8 @@ def test_any_flipped_byte_is_never_a_wrong_change() -> None:  # M3.4
                 storage.remove("head")
             try:
                 found = recovered(storage)
+            except LogFormatUnknown:
+                assert 8 <= at < 12
             except LogCorrupt:
                 outcomes.add("named")
             else:
@@ -94,6 +97,16 @@ def test_a_segment_that_was_being_made_is_dropped() -> None:
         del storage._files[segment_name(2)].data[size:]
         assert recovered(storage) == truth
         assert storage.names("segments") == ["0000000001.seg"]
+
+
+def test_a_segment_that_a_newer_version_has_begun_is_kept() -> None:  # M7.4
+    storage, _ = a_log()
+    header = bytearray(storage.read(SEGMENT, 0, 64))
+    header[8] = 2
+    storage.append_to(segment_name(2)).write(bytes(header))
+    with pytest.raises(LogFormatUnknown):
+        recovered(storage)
+    assert storage.names("segments") == ["0000000001.seg", "0000000002.seg"]
 
 
 def test_a_missing_segment_is_damage() -> None:

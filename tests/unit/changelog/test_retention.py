@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from penstock.changelog import consumers
 from penstock.changelog.checking import check_log
-from penstock.changelog.maintenance import RetentionSettings, prune
+from penstock.changelog.maintenance import prune
 from penstock.changelog.reader import LogReader
 from penstock.changelog.retention import SegmentFacts, removable
 from penstock.changelog.segments import segment_numbers
+from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.errors import (
     ConsumerInvalidated,
     ConsumerUnwritable,
@@ -154,6 +155,8 @@ def test_at_the_budget_young_segments_go_but_only_as_many_as_it_takes() -> None:
     outcome = prune(writer, RetentionSettings(min_age_s=3600, max_bytes=total // 2))
     left = sum(segment.size for segment in writer.segment_facts())
     assert total // 2 - 1000 < left <= total // 2
+    assert outcome.freed_bytes == total - left
+    assert outcome.up_to_lsn == LogReader(storage).start().lsn
     assert not outcome.full
     assert outcome.invalidated == ()
     writer.close()

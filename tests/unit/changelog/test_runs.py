@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share, runs
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
 from penstock.decode.definition import Definition
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.changelog.reader import LogReader
+from penstock.changelog.settings import LogSettings
 from penstock.changelog.tables import FILE
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.errors import LogCorrupt
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter

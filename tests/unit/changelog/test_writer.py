@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.segments import segment_name
+from penstock.changelog.settings import LogSettings
 from penstock.changelog.storage import Appender, LocalStorage
-from penstock.changelog.writer import LogSettings, LogWriter
+from penstock.changelog.writer import LogWriter
 from penstock.errors import LogFenced, LogFull, LogInUse, LogMissing, LogNotWritten, LogUnreadable
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter

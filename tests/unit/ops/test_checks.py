@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.config import Config
 from penstock.errors import AuthenticationFailed, PenstockError, SlotLimitReached
 from penstock.names import TableName
 from penstock.ops.checks.files import check_file
@@ -18,6 +19,7 @@ from penstock.ops.findings import Finding, exit_code, worst, worst_first
 from penstock.ops.tools import ToolFacts, read_tools
 from penstock.postgres.publications import PublishedTable
 from penstock.postgres.tables import Index
+from support.aggregates import declared
 from support.facts import (
     column,
     config,
@@ -375,5 +377,13 @@ def test_a_password_in_a_file_that_others_may_read_is_a_warning(
     dsn: str, in_file: bool, mode: int, warned: bool
 ) -> None:
     text = f'dsn = "{dsn}"' if in_file else ""
-    found = list(check_file(Path("p.toml"), text, stat.S_IFREG | mode, config(dsn=dsn).source))
+    found = list(check_file(Path("p.toml"), text, stat.S_IFREG | mode, config(dsn=dsn)))
     assert [f.level for f in found] == (["warning"] if warned else [])
+
+
+def test_a_target_s_password_in_such_a_file_is_one_too() -> None:
+    dsn = "postgresql://u:pw@h/reports"
+    given = {"dsn": "postgresql://u@h/db", "tables": ["notes"]}
+    held = Config.model_validate({"source": given, "aggregate": [declared(target_dsn=dsn)]})
+    assert list(check_file(Path("p.toml"), f'target_dsn = "{dsn}"', 0o644, held))
+    assert not list(check_file(Path("p.toml"), "", 0o644, held))

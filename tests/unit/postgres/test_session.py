@@ -281,7 +281,6 @@ def test_a_missed_heartbeat_alone_does_not_end_a_session() -> None:
     for second in range(2, 300):
         s.receive([keepalive(START)], float(second))
         assert s.decide(float(second)).give_up is None
-    assert s.heartbeat_age_s(299.0) == 298.0
 
 
 def test_a_heartbeat_alone_keeps_a_session() -> None:

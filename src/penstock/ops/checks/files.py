@@ -6,15 +6,18 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.config import SourceConfig
+from penstock.config import Config
 from penstock.errors import BadDsn
 from penstock.ops.findings import Finding
 from penstock.postgres.connect import parse_dsn
 
 
-def check_file(path: Path, text: str, mode: int, source: SourceConfig) -> Iterator[Finding]:
+def check_file(path: Path, text: str, mode: int, config: Config) -> Iterator[Finding]:
     """`text` and `mode` are the file's; a password from the environment is not in it."""
-    in_file = (dsn for dsn in (source.conninfo, source.setup_conninfo) if dsn in text)
+    default = config.source.conninfo
+    targets = (aggregate.conninfo(default) for aggregate in config.aggregate)
+    given = (default, config.source.setup_conninfo, *targets)
+    in_file = (dsn for dsn in given if dsn in text)
     if mode & (stat.S_IRGRP | stat.S_IROTH) and any(map(_has_password, in_file)):
         yield Finding(
             "config_file",
@@ -22,7 +25,7 @@ def check_file(path: Path, text: str, mode: int, source: SourceConfig) -> Iterat
             str(path),
             "the file holds a password and others on this machine may read it",
             "A password in a DSN is a secret.",
-            f"chmod 600 {path}, or give the DSN as PENSTOCK_SOURCE_DSN",
+            f"chmod 600 {path}, or give the DSN in the environment, as docs/configuration.md tells",
         )
 
 

@@ -1,0 +1,177 @@
+"""From a slot with a backlog to correct counts: beside `pg_recvlogical`, and beside polling.
+
+All three read the same backlog, each from a slot of its own, on one server. Spark runs and has
+worked through a first backlog; the job follows the log, which stands still while capture does not
+run. The clock runs from the start of capture's process to the counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from penstock.bench.backlog import Backlog
+from penstock.bench.counting import AGGREGATE, applied, capturing, configured, following, prepare
+from penstock.bench.polling import TABLE as POLLED
+from penstock.bench.polling import poll
+from penstock.bench.progress import Progress
+from penstock.bench.recvlogical import pg_recvlogical
+from penstock.bench.report import Figure, Report
+from penstock.bench.service import flushed
+from penstock.errors import PenstockError
+from penstock.interrupts import Interrupts
+from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.spark.session import throwaway_session
+
+CHANGES = 1_000_000
+REPEATS = 3
+_GOAL_RECVLOGICAL = 0.8
+_GOAL_POLLING = 2.0
+# wal2json is there for 15.
+_VERSION = 15
+_SETTINGS: dict[str, str | int] = {
+    "max_replication_slots": 20,
+    "max_wal_senders": 20,
+    "max_wal_size": "16GB",
+    "checkpoint_timeout": "1h",
+    "shared_buffers": "512MB",
+    "autovacuum": "off",
+}
+# Transactions of 100 rows, as an application makes them: half of the changes are inserts, and half
+# are the updates of those rows to the next status. A template belongs to a service.
+_FILL = """
+CREATE PROCEDURE fill(transactions int, rows_each int) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR i IN 1..transactions LOOP
+    WITH drawn AS (SELECT (random() * 500)::int AS t FROM generate_series(1, rows_each))
+    INSERT INTO notifications
+    SELECT gen_random_uuid(), md5('service' || t % 50)::uuid, md5('template' || t)::uuid, NULL,
+           'email', 'normal', 'created', now(), NULL FROM drawn;
+    COMMIT;
+    UPDATE notifications SET notification_status = 'sending', updated_at = now()
+     WHERE notification_status = 'created';
+    COMMIT;
+  END LOOP;
+END $$
+"""
+
+
+def bench_pipeline(progress: Progress, *, changes: int = CHANGES, repeats: int = REPEATS) -> Report:
+    runs = []
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        interrupts = stack.enter_context(Interrupts())
+        server = stack.enter_context(EmbeddedPostgres(_VERSION, settings=_SETTINGS))
+        connection = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
+        prepare(connection)
+        connection.execute(_FILL)
+        connection.execute(POLLED)
+        connection.execute(
+            "CREATE INDEX ON notifications (id) WHERE notification_status = 'created'"
+        )
+        progress("starting Spark")
+        spark = stack.enter_context(
+            throwaway_session("penstock bench", root / "spark", interrupts, master="local[2]")
+        )
+        for number in range(repeats + 1):
+            # The first, of a fifth, is to warm up.
+            size = changes if number else changes // 5
+            run = _run(server, connection, spark, root / str(number), number, size, progress)
+            if number:
+                runs.append(run)
+        version = server.full_version
+    ratio = statistics.median(run["pg_recvlogical_s"] / run["penstock_s"] for run in runs)
+    polled = statistics.median(run["polling_s"] / run["penstock_s"] for run in runs)
+    rate = statistics.median(run["changes"] / run["penstock_s"] for run in runs)
+    return Report(
+        "pipeline",
+        [
+            Figure("rate ratio to pg_recvlogical", round(ratio, 3), "ratio", _GOAL_RECVLOGICAL),
+            Figure("rate ratio to polling", round(polled, 2), "ratio", _GOAL_POLLING),
+            Figure("slot to counts", round(rate), "changes/s"),
+        ],
+        runs,
+        {"postgres": version},
+    )
+
+
+def _run(
+    server: EmbeddedPostgres,
+    connection: psycopg.Connection[Any],
+    spark: SparkSession,
+    directory: Path,
+    number: int,
+    changes: int,
+    progress: Progress,
+) -> dict[str, float]:
+    directory.mkdir()
+    peer, ours, polled = (f"bench_{number}_{who}" for who in ("peer", "ours", "polled"))
+    connection.execute(
+        "TRUNCATE notifications, ft_service_stats, polled_stats, penstock.progress CASCADE"
+    )
+    for slot, plugin in ((peer, "pgoutput"), (ours, "pgoutput"), (polled, "wal2json")):
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, plugin])
+    config = configured(server.dsn(), directory, ours, seed=False)
+    with capturing(config, directory):
+        pass  # there is a log now
+    with following(config, spark):
+        applied(connection, config_start(connection))
+        progress(f"a backlog of {changes:,} changes")
+        connection.execute("SET synchronous_commit = off")
+        connection.execute(f"CALL fill({changes // 200}, 100)".encode())
+        connection.execute("CHECKPOINT")
+        end = flushed(connection)
+        started = time.perf_counter()
+        with capturing(config, directory):
+            applied(connection, end)
+            ours_s = time.perf_counter() - started
+    backlog = Backlog(server, (peer,), end, changes)
+    peer_s = pg_recvlogical(backlog, peer).seconds
+    started = time.perf_counter()
+    counted = poll(server.dsn(), polled, end)
+    polling_s = time.perf_counter() - started
+    _check(connection, counted, changes)
+    for slot in (peer, ours, polled):
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    note = f"run {number}" if number else "to warm up"
+    progress(
+        f"{note}: pg_recvlogical {peer_s:.2f} s, penstock {ours_s:.2f} s, polling {polling_s:.2f} s"
+    )
+    return {
+        "changes": changes,
+        "pg_recvlogical_s": peer_s,
+        "penstock_s": ours_s,
+        "polling_s": polling_s,
+    }
+
+
+def config_start(connection: psycopg.Connection[Any]) -> Any:
+    """Where the aggregate begins, once the job has noted it."""
+    while True:
+        row = connection.execute(
+            "SELECT applied_lsn::text FROM penstock.progress WHERE aggregate = %s", [AGGREGATE]
+        ).fetchone()
+        if row is not None:
+            return row[0]
+        time.sleep(0.02)
+
+
+def _check(connection: psycopg.Connection[Any], counted: int, changes: int) -> None:
+    """Both must have counted right."""
+    dimensions = "service_id, template_id, notification_type, notification_status"
+    truth = f"SELECT {dimensions}, count(*) FROM notifications GROUP BY {dimensions}"  # noqa: S608
+    for table in ("ft_service_stats", "polled_stats"):
+        shown = f"SELECT {dimensions}, count FROM {table} WHERE count <> 0"  # noqa: S608
+        different = f"(({shown}) EXCEPT ({truth})) UNION ALL (({truth}) EXCEPT ({shown}))"
+        row = connection.execute(f"SELECT count(*) FROM ({different}) AS d".encode()).fetchone()  # noqa: S608
+        if row is None or row[0] or counted != changes:
+            raise PenstockError(
+                f"{table} is wrong in {row[0] if row else '?'} rows", remedy="Report this as a bug"
+            )

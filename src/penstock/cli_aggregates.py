@@ -1,0 +1,115 @@
+"""`penstock aggregate`, `reset` and `verify`: flags in, one function called, the result printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock import config as configuration
+from penstock.config import Config
+from penstock.declarations import AggregateConfig
+from penstock.errors import ConfigInvalidValue, NotVerifiable
+from penstock.logs import configure_logs
+from penstock.ops.tools import read_tools, require_tools
+from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
+
+Names = Annotated[list[str] | None, typer.Argument(help="Which aggregates.", show_default="all")]
+
+
+def aggregate(
+    config: ConfigPath = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+) -> None:
+    """Keep the declared aggregates up to date until stopped. A service: its log is on stderr."""
+    loaded = configuration.load(config)
+    require_tools(read_tools())
+    from penstock.pipelines.running import run_aggregates
+
+    configure_logs()
+    run_aggregates(loaded, master=master)
+
+
+def reset(
+    name: Annotated[str, typer.Argument(help="The aggregate.")], config: ConfigPath = None
+) -> None:
+    """Seed one aggregate anew from the source's tables, while everything else goes on."""
+    loaded = configuration.load(config)
+    (chosen,) = _chosen(loaded, [name])
+    from penstock.pipelines.running import spark_when_needed
+    from penstock.pipelines.seeding import seed
+
+    with spark_when_needed("penstock reset") as spark:
+        done = seed(
+            loaded,
+            chosen,
+            spark,
+            on_rows=lambda rows: stderr.print(f"  {rows:,} rows read", markup=False),
+            on_wait=lambda who: stderr.print(f"  waiting for {'; '.join(map(str, who))}"),
+        )
+    stdout.print(f"{name} is seeded at {done.lsn}, with {done.rows:,} combinations", markup=False)
+
+
+def verify(
+    names: Names = None,
+    config: ConfigPath = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Correct what differs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare aggregates with the source, exactly and while everything goes on.
+
+    Exit code 0: no difference, 1: differences, which are listed.
+    """
+    with errors_as_json(as_json):
+        loaded = configuration.load(config)
+        found = []
+        from penstock.pipelines.running import spark_when_needed
+        from penstock.pipelines.verifying import as_dict
+        from penstock.pipelines.verifying import verify as run_verify
+
+        with spark_when_needed("penstock verify") as spark:
+            for chosen in _chosen(loaded, names or []):
+                try:
+                    result = run_verify(loaded, chosen, spark, repair=repair)
+                except NotVerifiable as error:
+                    if names:
+                        raise
+                    stderr.print(f"{error.problem}: left out", markup=False)
+                    continue
+                found.append(result)
+                if not as_json:
+                    _show(result, repaired=repair)
+    if as_json:
+        print_json({"aggregates": [as_dict(each) for each in found]})
+    raise typer.Exit(1 if any(each.differences for each in found) else 0)
+
+
+def _show(result: object, *, repaired: bool) -> None:
+    from penstock.pipelines.verifying import Verified
+
+    assert isinstance(result, Verified)  # noqa: S101 - Spark's module is imported late
+    for each in result.differences:
+        key = ", ".join(f"{name} {value}" for name, value in each.key.items())
+        stdout.print(
+            f"{each.target}: {each.measure} of {key} is {each.found}, should be {each.expected}",
+            markup=False,
+        )
+    outcome = f"{len(result.differences):,} differences"
+    if repaired and result.differences:
+        outcome += ", corrected"
+    parked = f", {result.parked:,} keys parked" if result.parked else ""
+    stdout.print(
+        f"{result.aggregate} at {result.lsn}: {result.keys:,} rows, {outcome}{parked}", markup=False
+    )
+
+
+def _chosen(config: Config, names: list[str]) -> list[AggregateConfig]:
+    known = {each.name: each for each in config.aggregate}
+    for name in names:
+        if name not in known:
+            raise ConfigInvalidValue(
+                f"there is no aggregate {name}",
+                remedy=f"Those declared are: {', '.join(known) or 'none'}",
+                name=name,
+            )
+    return [known[name] for name in names] if names else list(config.aggregate)

@@ -1,0 +1,143 @@
+"""Aggregates: can they be counted from these tables, and do their targets fit. M4.2, M5.2"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from uuid import UUID
+
+from penstock.config import Config
+from penstock.declarations import AggregateConfig
+from penstock.errors import PenstockError
+from penstock.ops.destinations import Destination
+from penstock.ops.facts import SourceFacts
+from penstock.ops.findings import Finding, from_error
+from penstock.ops.old_values import old_value_errors
+from penstock.ops.target_grants import missing_grants
+from penstock.ops.target_plan import clashes, destination_errors
+from penstock.pipelines.bookkeeping import SCHEMA, Progress
+from penstock.pipelines.inputs import input_errors
+from penstock.pipelines.target_facts import BOOKKEEPING
+
+_SETUP = "Run `penstock setup`"
+
+
+def check_aggregates(
+    config: Config,
+    facts: SourceFacts,
+    destinations: Mapping[str, Destination | PenstockError],
+    log_id: UUID | None,
+) -> Iterator[Finding]:
+    """`destinations`: by aggregate, as the role sees it that writes there. `log_id`: of our log."""
+    for aggregate in config.aggregate:
+        subject = f"aggregate {aggregate.name}"
+        findings = [*_inputs(aggregate, config, facts), *_old_values(aggregate, config, facts)]
+        yield from findings
+        if not findings:
+            what = "its columns, with their old values, are in the WAL"
+            yield Finding("aggregate_inputs", "ok", subject, what)
+        destination = destinations.get(aggregate.name)
+        if isinstance(destination, PenstockError):
+            why = "Nothing can be written to its targets."
+            yield from_error("target_connection", subject, destination, why)
+        elif destination is not None:
+            yield from _targets(destination, facts, subject)
+            yield from _progress(aggregate, destination, log_id, subject)
+    for whole in _by_database(destinations):
+        for clash in clashes(whole, facts):
+            yield from_error("target", str(whole.name), clash, "Counts would go wrong.")
+
+
+def _inputs(aggregate: AggregateConfig, config: Config, facts: SourceFacts) -> Iterator[Finding]:
+    publication = facts.publications.get(config.source.publication)
+    if publication is None:  # an error of its own
+        return
+    for error in input_errors(aggregate, facts.tables, publication, facts.server.major):
+        why = "It cannot be counted."
+        yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
+
+
+def _old_values(
+    aggregate: AggregateConfig, config: Config, facts: SourceFacts
+) -> Iterator[Finding]:
+    for error in old_value_errors(aggregate, config.source, facts, facts.tables):
+        yield Finding(
+            "aggregate_old_values",
+            "error" if aggregate.verifiable else "warning",
+            f"aggregate {aggregate.name}",
+            error.problem,
+            "Such changes are skipped and counted as skipped; the counts are wrong without them.",
+            error.remedy,
+        )
+
+
+def _targets(destination: Destination, facts: SourceFacts, subject: str) -> Iterator[Finding]:
+    there = destination.facts
+    missing = [str(target.table) for target in destination.missing_targets]
+    ours = [name for name in BOOKKEEPING if name not in there.tables]
+    errors = list(destination_errors(destination, facts, facts.tables))
+    for error in errors:
+        yield from_error("target", subject, error, "Its counts would be wrong, or not written.")
+    if missing:
+        what = f'there is no {", ".join(missing)} in database "{there.database}"'
+        yield Finding("target", "error", subject, what, "It has nowhere to write to.", _SETUP)
+    if ours:
+        what = f'there is no {", ".join(map(str, ours))} in database "{there.database}"'
+        why = "Its position is kept there, in one transaction with the counts."
+        yield Finding("bookkeeping", "error", subject, what, why, _SETUP)
+    lacking = [sql for _, _, sql in missing_grants(destination)]
+    if lacking:
+        yield Finding(
+            "target_privileges",
+            "error",
+            subject,
+            f'role "{there.role}" may not write all that it must in database "{there.database}"',
+            f"It writes the targets, and its position in schema {SCHEMA}.",
+            "; ".join(lacking),
+        )
+    if not (errors or missing or ours or lacking):
+        yield Finding("target", "ok", subject, "its targets fit and can be written")
+
+
+def _progress(
+    aggregate: AggregateConfig, destination: Destination, log_id: UUID | None, subject: str
+) -> Iterator[Finding]:
+    found = destination.facts.progress.get(aggregate.name)
+    reset = f"Run `penstock reset {aggregate.name}`"
+    if found is None:
+        what = "it has not begun yet"
+        why = "It begins with the rows that are there." if aggregate.seed else ""
+        yield Finding("aggregate_progress", "info", subject, what, why, "Run `penstock aggregate`")
+        return
+    if found.fingerprint != aggregate.fingerprint:
+        what = "its declaration is another than the one that its targets were counted by"
+        why = "Counts by the old and the new declaration would be mixed."
+        yield Finding("aggregate_progress", "warning", subject, what, why, reset)
+    if log_id is not None and found.log_id != str(log_id):
+        what = "its position is one in another change log"
+        why = "Nobody knows which changes of this log its targets hold."
+        yield Finding("aggregate_progress", "error", subject, what, why, reset)
+    if found.state == "seeding":
+        what = "its seeding has begun and not ended"
+        why = "Its targets are not complete."
+        yield Finding("aggregate_progress", "info", subject, what, why)
+    if _current(found, aggregate, log_id):
+        what = f"its targets hold everything up to {found.applied_lsn}"
+        yield Finding("aggregate_progress", "ok", subject, what)
+
+
+def _current(found: Progress, aggregate: AggregateConfig, log_id: UUID | None) -> bool:
+    same_log = log_id is None or found.log_id == str(log_id)
+    return found.state != "seeding" and same_log and found.fingerprint == aggregate.fingerprint
+
+
+def _by_database(
+    destinations: Mapping[str, Destination | PenstockError],
+) -> Iterator[Destination]:
+    """One for each database, whoever looked at it."""
+    merged: dict[tuple[int, str], Destination] = {}
+    for one in destinations.values():
+        if isinstance(one, Destination):
+            place = (one.facts.system_id, one.facts.database)
+            before = merged[place].aggregates if place in merged else ()
+            merged[place] = Destination(one.name, (*before, *one.aggregates), one.facts)
+    yield from merged.values()

@@ -1,0 +1,176 @@
+"""The columns that an aggregate reads, in the tables as they are: which, and what is wrong with
+them. Pure; set-up refuses what doctor reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from penstock.declarations import AggregateConfig, AggregateSource
+from penstock.errors import InputUnfit, PenstockError
+from penstock.names import TableName, quote
+from penstock.postgres.column_types import BaseType
+from penstock.postgres.publications import PublicationFacts
+from penstock.postgres.tables import Column, TableFacts
+
+INTEGERS = ("int2", "int4", "int8")
+# A sum has ten digits more than its values, and Spark's decimals have 38.
+MAX_SUMMED_PRECISION = 28
+# Stored generated columns can be sent.
+GENERATED_VERSION = 18
+# Types of which two values are equal for the server just when Spark takes them for equal.
+_GROUPABLE = frozenset(
+    "bool int2 int4 int8 oid float4 float8 numeric text varchar bpchar char name uuid date "
+    "timestamp timestamptz time bytea bit varbit inet cidr macaddr macaddr8 pg_lsn xid8".split()
+)
+
+
+def counting_sources(
+    aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts]
+) -> Iterator[tuple[AggregateSource, TableFacts]]:
+    """The sources with any rule on, of which the table exists."""
+    for source in aggregate.sources:
+        if source.rules and source.table in tables:
+            yield source, tables[source.table]
+
+
+def input_column(source: AggregateSource, table: TableFacts, name: str) -> Column | None:
+    """The table's column for a name in the aggregate: the first of its names that exists."""
+    by_name = {column.name: column for column in table.columns}
+    return next((by_name[each] for each in source.names(name) if each in by_name), None)
+
+
+def input_types(
+    aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts], name: str
+) -> tuple[BaseType, ...]:
+    """The different types that an input has in the sources."""
+    columns = (
+        input_column(source, table, name) for source, table in counting_sources(aggregate, tables)
+    )
+    return tuple(dict.fromkeys(column.base for column in columns if column is not None))
+
+
+def reads_generated(aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts]) -> bool:
+    """Whether an input is a stored generated column somewhere."""
+    columns = (
+        input_column(source, table, name)
+        for source, table in counting_sources(aggregate, tables)
+        for name in aggregate.inputs
+    )
+    return any(column is not None and column.generated == "stored" for column in columns)
+
+
+def input_errors(
+    aggregate: AggregateConfig,
+    tables: Mapping[TableName, TableFacts],
+    publication: PublicationFacts,
+    major: int,
+) -> Iterator[PenstockError]:
+    """All that is wrong; `publication` is ours, as it is or as set-up will make it."""
+    for source, table in counting_sources(aggregate, tables):
+        for name in aggregate.inputs:
+            column = input_column(source, table, name)
+            if column is None:
+                yield _missing(aggregate, source, name)
+                continue
+            about = f"aggregate {aggregate.name} reads column {column.name} of {table.name}"
+            facts = {"table": table.name, "column": column.name}
+            for what, remedy in (
+                *_not_sent(column, table, publication, major),
+                *(_not_summed(column) if name in aggregate.summed else ()),
+                *(_not_grouped(column) if _is_dimension(aggregate, name) else ()),
+            ):
+                yield InputUnfit(f"{about}, {what}", remedy=remedy, **facts)
+
+
+def _is_dimension(aggregate: AggregateConfig, name: str) -> bool:
+    return any(each.plain == name for each in aggregate.dimensions.values())
+
+
+def _missing(aggregate: AggregateConfig, source: AggregateSource, name: str) -> InputUnfit:
+    names = " or ".join(source.names(name))
+    return InputUnfit(
+        f"aggregate {aggregate.name} reads column {names} of {source.table}, which has none",
+        remedy=(
+            f"Correct the name in [[aggregate]] {aggregate.name}, or tell what {source.table} "
+            f'calls it: aliases = {{ {quote(name)} = ["its name"] }} in the entry of sources'
+        ),
+        table=source.table,
+        column=name,
+    )
+
+
+def _not_sent(
+    column: Column, table: TableFacts, publication: PublicationFacts, major: int
+) -> Iterator[tuple[str, str]]:
+    name = quote(publication.name)
+    held = publication.entry(table)
+    listed = held.columns if held is not None else None
+    if column.generated == "virtual":
+        yield (
+            "a virtual generated column, which is never in the WAL",
+            (
+                "Read the columns that it is computed from, with an expression of Spark SQL; or "
+                "make it STORED"
+            ),
+        )
+    elif listed is not None and column.name not in listed:
+        columns = ", ".join(map(quote, (*listed, column.name)))
+        rows = f" WHERE {held.row_filter}" if held is not None and held.row_filter else ""
+        yield (
+            f'which publication "{publication.name}" does not send',
+            (
+                f"Run: BEGIN; ALTER PUBLICATION {name} DROP TABLE {table.name.sql}; "
+                f"ALTER PUBLICATION {name} ADD TABLE {table.name.sql} ({columns}){rows}; COMMIT"
+            ),
+        )
+    elif column.generated == "stored" and listed is None and not publication.generated_columns:
+        instead = "read the columns that it is computed from, with an expression of Spark SQL"
+        yield (
+            f'a generated column, which publication "{publication.name}" does not send',
+            f"Run: ALTER PUBLICATION {name} SET (publish_generated_columns = stored); or {instead}"
+            if major >= GENERATED_VERSION
+            else f"PostgreSQL {major} cannot send it: {instead}",
+        )
+
+
+def _not_summed(column: Column) -> Iterator[tuple[str, str]]:
+    base, limits = column.base, column.base.limits
+    kinds = f"smallint, integer, bigint and numeric of up to {MAX_SUMMED_PRECISION} digits"
+    # The stream tells the digits of a numeric, but not those of a domain over one.
+    told = limits is not None and not column.is_domain
+    if base.name in INTEGERS or (told and limits and max(limits) <= MAX_SUMMED_PRECISION):
+        return
+    reasons = {
+        "float4": "and a sum of floats depends on their order",
+        "float8": "and a sum of floats depends on their order",
+        "numeric": "whose sums may have more digits than there is room for"
+        if told
+        else "a domain, of which the stream does not tell the number of digits"
+        if limits
+        else "which has no fixed number of digits",
+    }
+    reason = reasons.get(base.name, "which cannot be summed exactly")
+    remedy = f"What can be summed are {kinds}"
+    if base.name in reasons:
+        remedy += (
+            ": give it such a type (ALTER COLUMN … TYPE numeric(20, 4), which rewrites the table), "
+            "or sum another column"
+        )
+    yield f"of type {column.type}, {reason}", remedy
+
+
+def _not_grouped(column: Column) -> Iterator[tuple[str, str]]:
+    base = column.base
+    unlimited = base.name == "numeric" and base.limits is None
+    known = base.is_enum or (base.builtin and base.name in _GROUPABLE)
+    if known and column.exact and not unlimited:
+        return
+    what = "an array" if base.is_array else f"of type {column.type}"
+    yield (
+        f"{what}, which cannot be a dimension: equal values may be written differently",
+        (
+            "Make it an expression of Spark SQL with a type that can, such as "
+            f'{{ expression = "cast({column.name} as string)", type = "text" }}'
+        ),
+    )

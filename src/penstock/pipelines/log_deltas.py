@@ -1,0 +1,47 @@
+"""What a range of the log adds to one aggregate, read at one go.
+
+Where all dimensions are columns nothing is left for Spark to compute, so none is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.changelog.planning import shares
+from penstock.changelog.reader import LogReader
+from penstock.changelog.runs import runs
+from penstock.decode.deltas import Deltas, WantedDeltas
+from penstock.lsn import Lsn
+from penstock.pipelines.applying import Batch
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.grouping import batches, grouped, plain_batches
+from penstock.spark.deltas import PenstockDeltas, as_option
+
+
+def log_deltas(
+    log: LogReader, bound: Bound, start: Lsn, end: Lsn, spark: Callable[[], SparkSession]
+) -> Batch:
+    """Of (start, end]; raises `LogRetired` if the log does not hold all of it any more."""
+    wanted = WantedDeltas((bound.summed,))
+    if bound.config.all_plain:
+        decoder = Deltas(wanted)
+        found = [
+            batch
+            for share in shares(log, log.locate(start), log.locate(end))
+            for batch in decoder.batches(runs(log, share))
+        ]
+        (batch,) = plain_batches(pa.Table.from_batches(found, decoder.schema), [bound])
+        return batch
+    session = spark()
+    session.dataSource.register(PenstockDeltas)
+    frame = (
+        session.read.format("penstock-deltas")
+        .options(path=str(log.where), wanted=as_option(wanted))
+        .options(startingPosition=str(start), endingPosition=str(end))
+        .load()
+    )
+    (batch,) = batches(grouped(frame, [bound]).toArrow(), [bound])
+    return batch

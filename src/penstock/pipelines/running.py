@@ -1,0 +1,70 @@
+"""Aggregates as commands run them: Spark in a process of its own that is gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+
+from pyspark.sql import SparkSession
+
+from penstock.config import Config
+from penstock.interrupts import Interrupts
+from penstock.pipelines.job import Job
+from penstock.spark.session import throwaway_session
+
+# A batch that is being applied when we are told to stop has so long to commit or roll back.
+_LAST_BATCH_S = 10.0
+
+
+def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
+    """Follow the log until a signal comes, which ends it cleanly."""
+    try:
+        with (
+            Interrupts() as interrupts,
+            _directory() as directory,
+            throwaway_session(
+                "penstock aggregate", directory / "spark", interrupts, master=master
+            ) as spark,
+        ):
+            job = Job(config, spark)
+            ended = Event()
+
+            def run() -> None:
+                try:
+                    job.run()
+                finally:
+                    ended.set()
+
+            try:
+                interrupts.aside(run)
+            finally:
+                job.stop()
+                ended.wait(_LAST_BATCH_S)
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def spark_when_needed(name: str) -> Iterator[Callable[[], SparkSession]]:
+    """A session that is started when it is asked for the first time."""
+    with Interrupts() as interrupts, ExitStack() as stack:
+        directory = stack.enter_context(_directory())
+        sessions: list[SparkSession] = []
+
+        def session() -> SparkSession:
+            if not sessions:
+                started = throwaway_session(name, directory / "spark", interrupts)
+                sessions.append(stack.enter_context(started))
+            return sessions[0]
+
+        with interrupts.heeded():
+            yield session
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as name:
+        yield Path(name)

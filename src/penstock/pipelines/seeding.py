@@ -1,0 +1,116 @@
+"""Begins an aggregate with the rows that are there, while everything else goes on (M5.5).
+
+Steps, and what a crash at each leaves: the progress row says `seeding`, so that no job applies
+anything (a crash: it says so still, and the next seeding starts over); the log keeps what comes
+from now on, for a consumer registered under the aggregate's name; a snapshot at an exact position
+is summed up (a crash: its session and slot are gone with us); rows and position are written in one
+transaction, which makes the state `seeded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.changelog import consumers
+from penstock.changelog.reader import LogReader
+from penstock.config import Config
+from penstock.declarations import AggregateConfig
+from penstock.errors import NotSeeded
+from penstock.lsn import Lsn
+from penstock.pipelines.applying import Aggregate, Batch, add_batch
+from penstock.pipelines.binding import bind, read_types
+from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.truth import OnRows, true_sums
+from penstock.postgres.connect import connect
+from penstock.postgres.snapshots import snapshot
+from penstock.postgres.waiting import OnWait
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    lsn: Lsn
+    rows: int
+
+
+def seed(
+    config: Config,
+    aggregate: AggregateConfig,
+    spark: Callable[[], SparkSession],
+    *,
+    on_rows: OnRows = lambda _: None,
+    on_wait: OnWait = lambda _: None,
+) -> Seeded:
+    """The targets as the source is at one position, which becomes theirs."""
+    log = LogReader(config.log.path)
+    log_id = str(log.identity.log_id)
+    target_dsn = aggregate.conninfo(config.source.conninfo)
+    with connect(target_dsn) as target:
+        begin(target, aggregate, log_id, log.end().lsn)
+        consumers.register(log.storage, consumer_of(aggregate.name), log_id, log.end().lsn)
+        with snapshot(config.source.conninfo, on_wait=on_wait) as source:
+            _check_log_goes_on(log, source.lsn, aggregate.name)
+            types = read_types(source.connection, [each.table for each in aggregate.sources])
+            bound = bind(aggregate, types, source.lsn)
+            sums = true_sums(source.connection, bound, spark, on_rows)
+        return _write(target, aggregate, sums, source.lsn)
+
+
+def consumer_of(aggregate: str) -> str:
+    """Under which name the log keeps what an aggregate still needs."""
+    return f"aggregate-{aggregate}"
+
+
+def begin(
+    target: psycopg.Connection[Any], aggregate: AggregateConfig, log_id: str, lsn: Lsn
+) -> None:
+    """From here on no job applies anything to the aggregate."""
+    target.execute(
+        "INSERT INTO penstock.progress (aggregate, fingerprint, log_id, applied_lsn, state)"
+        " VALUES (%(name)s, %(fingerprint)s, %(log)s, %(lsn)s, 'seeding')"
+        " ON CONFLICT (aggregate) DO UPDATE SET state = 'seeding',"
+        " fingerprint = %(fingerprint)s, log_id = %(log)s, applied_lsn = %(lsn)s",
+        {
+            "name": aggregate.name,
+            "fingerprint": aggregate.fingerprint,
+            "log": log_id,
+            "lsn": str(lsn),
+        },
+    )
+
+
+def _check_log_goes_on(log: LogReader, lsn: Lsn, name: str) -> None:
+    """Whatever commits after the snapshot must come through the log."""
+    if log.start().lsn > lsn:
+        raise NotSeeded(
+            f"the change log begins at {log.start().lsn}, after the snapshot of aggregate {name} "
+            f"at {lsn}",
+            remedy="Check that this is the log of that server, and that capture runs",
+            aggregate=name,
+        )
+
+
+def _write(
+    target: psycopg.Connection[Any], aggregate: AggregateConfig, sums: pa.Table, lsn: Lsn
+) -> Seeded:
+    tables = read_targets(target, aggregate)
+    with target.transaction():
+        target.execute(
+            "SELECT FROM penstock.progress WHERE aggregate = %s FOR UPDATE", [aggregate.name]
+        )
+        target.execute("DELETE FROM penstock.parked WHERE aggregate = %s", [aggregate.name])
+        for table in tables:
+            # Not TRUNCATE: readers see what was there until this commits.
+            target.execute(f"DELETE FROM {table.table.sql}".encode())  # noqa: S608 - quoted
+        add_batch(target, Aggregate(aggregate.name, tables, seeded=True, epoch=0), Batch(sums))
+        target.execute(
+            "UPDATE penstock.progress SET applied_lsn = %s, state = 'seeded', seeded_at = now(),"
+            " applied_at = now(), changes = 0, skipped = '{}', clamped = 0 WHERE aggregate = %s",
+            [str(lsn), aggregate.name],
+        )
+    return Seeded(lsn, len(sums))

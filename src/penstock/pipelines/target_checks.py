@@ -1,0 +1,139 @@
+"""Target tables that are there: what is wrong with them. Pure.
+
+They may have more than an aggregate needs (a surrogate key, other columns, indexes, foreign keys),
+as long as they hold each dimension and measure as it is, and one row for each key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from penstock.errors import PenstockError, TargetMismatch
+from penstock.names import quote
+from penstock.pipelines.target_facts import TargetFacts, UniqueKey
+from penstock.pipelines.target_types import better_type, keeps, keeps_sum
+from penstock.pipelines.targets import Tables, Target
+from penstock.postgres.tables import Column, TableFacts
+
+# As pg_get_expr writes it, of any numeric type.
+_ZERO = re.compile(r"\(?'?0+(?:\.0+)?'?\)?(?:::[\w ]+)?")
+
+
+def target_errors(target: Target, found: TargetFacts, tables: Tables) -> Iterator[PenstockError]:
+    """All that is wrong with a table that is there. `tables` are the aggregate's sources."""
+    table = found.table
+    about = f"target {target.table} of aggregate {target.aggregate.name}"
+    facts = {"table": target.table, "aggregate": target.aggregate.name}
+    if problem := _wrong_kind(table):
+        remedy = "Name an ordinary or a partitioned table that is kept over a crash"
+        yield TargetMismatch(f"{about} {problem}", remedy=remedy, **facts)
+        return
+    for what, remedy in (*_columns(target, found, tables), *_others(target, found)):
+        yield TargetMismatch(f"{about}: {what}", remedy=remedy, **facts)
+    if not any(_is_key(key, target, found) for key in found.keys):
+        keys = ", ".join(map(quote, target.dimensions))
+        index = "CREATE UNIQUE INDEX" + ("" if table.partitioned else " CONCURRENTLY")
+        yield TargetMismatch(
+            f"{about} has no unique key over exactly its dimensions ({keys}), for which NULL is a "
+            "value like any other",
+            remedy=f"Run: {index} ON {target.table.sql} ({keys}) NULLS NOT DISTINCT",
+            **facts,
+        )
+
+
+def _wrong_kind(table: TableFacts) -> str | None:
+    if table.system:
+        return "is a system table"
+    if table.kind not in ("table", "partitioned table"):
+        return f"is a {table.kind}"
+    if table.ancestors:
+        return f"is a partition of {table.ancestors[-1]}"
+    if table.persistence != "permanent":
+        return f"is {table.persistence}, so that it is empty after a crash while its position stays"
+    return None
+
+
+def _is_key(key: UniqueKey, target: Target, found: TargetFacts) -> bool:
+    if key.columns != frozenset(target.dimensions):
+        return False
+    held = map(found.column, key.columns)
+    return key.nulls_not_distinct or all(column is not None and column.not_null for column in held)
+
+
+def _columns(target: Target, found: TargetFacts, tables: Tables) -> Iterator[tuple[str, str]]:
+    alter = f"Run: ALTER TABLE {target.table.sql}"
+    for name in (*target.dimensions, *target.measures):
+        column, measured = found.column(name), name in target.measures
+        if column is None:
+            kind = f"{target.measure_type(name)} NOT NULL DEFAULT 0" if measured else "…"
+            yield f"it has no column {name}", f"{alter} ADD COLUMN {quote(name)} {kind}"
+        elif column.generated or column.identity == "always":
+            yield (
+                f"the server computes column {name}, which the aggregate must write",
+                f"{alter} ALTER COLUMN {quote(name)} DROP "
+                + ("EXPRESSION" if column.generated else "IDENTITY"),
+            )
+        elif measured:
+            yield from _measure(target, name, column, tables)
+        else:
+            yield from _dimension(target, name, column, tables)
+
+
+def _dimension(
+    target: Target, name: str, column: Column, tables: Tables
+) -> Iterator[tuple[str, str]]:
+    alter = f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)} TYPE"
+    sources = target.sources(name, tables)
+    if not keeps(column.base, sources):
+        better = better_type(column.base, sources)
+        of = f", of {' and '.join(kind.sql for kind in sources)}" if sources else ""
+        yield (
+            f"column {name} is {column.type} and would change values{of} in silence",
+            (
+                f"{alter} {better} USING {quote(name)}::{better}; or make the dimension an "
+                "expression that has such values"
+            ),
+        )
+    elif not column.exact:
+        yield (
+            f"column {name} has a collation for which different texts are equal",
+            f'{alter} {column.base.sql} COLLATE "C"',
+        )
+
+
+def _measure(
+    target: Target, name: str, column: Column, tables: Tables
+) -> Iterator[tuple[str, str]]:
+    alter = f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)}"
+    summed = target.summed(name, tables)
+    if not all(keeps_sum(column.base, kind) for kind in summed):
+        of = " and ".join(kind.sql for kind in summed if kind is not None)
+        yield (
+            f"column {name} is {column.type}, which does not hold "
+            + (f"sums of {of} exactly" if of else "counts"),
+            f"{alter} TYPE {target.measure_type(name)}",
+        )
+    if not column.not_null and not _ZERO.fullmatch(column.default or ""):
+        yield (
+            f"column {name} may be NULL, and NULL and one more is NULL",
+            f"{alter} SET DEFAULT 0, ALTER COLUMN {quote(name)} SET NOT NULL",
+        )
+
+
+def _others(target: Target, found: TargetFacts) -> Iterator[tuple[str, str]]:
+    """Columns that are not ours must take care of themselves."""
+    for column in found.table.columns:
+        ours = column.name in (*target.dimensions, *target.measures)
+        filled = column.default is not None or column.identity or column.generated
+        if not ours and column.not_null and not filled:
+            yield (
+                (
+                    f"column {column.name} has no default and may not be NULL, and no aggregate "
+                    "writes it"
+                ),
+                (
+                    f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(column.name)} "
+                    "SET DEFAULT …"
+                ),
+            )

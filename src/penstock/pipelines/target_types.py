@@ -1,0 +1,89 @@
+"""Whether a column of a target keeps the values of a dimension or a measure as they are. Pure.
+
+The server rounds, pads or cuts some values when it stores them, without a word: then counts of
+different keys would become one. What it refuses aloud is no such danger: the key is parked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.pipelines.inputs import INTEGERS
+from penstock.postgres.column_types import BaseType
+
+# With a modifier, these round or pad what is stored.
+_ROUNDING = frozenset("timestamp timestamptz time timetz interval numeric bpchar bit".split())
+# Cut or pad whatever they are given, or take different texts for equal.
+_INEXACT = frozenset("bpchar bit name char citext".split())
+_STRINGS = ("text", "varchar")
+# Outside of Postgres these are typed; all others are their text.
+_TYPED = frozenset(
+    "bool int2 int4 int8 oid float4 float8 numeric bytea date timestamp timestamptz".split()
+)
+_TIMES = frozenset("timestamp timestamptz time".split())
+
+
+def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
+    """Whether a column stores a dimension as it is: one that is a column in the sources (their
+    types), or an expression (None)."""
+    if not sources:
+        return _keeps_any(column)
+    return all(keeps_column(column, given) for given in sources)
+
+
+def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> str:
+    """For a column that does not."""
+    return (common_type(sources) if sources else None) or unlimited(column)
+
+
+def _keeps_any(column: BaseType) -> bool:
+    return column.name not in _INEXACT and not (column.modifier >= 0 and column.name in _ROUNDING)
+
+
+def keeps_column(column: BaseType, given: BaseType) -> bool:
+    """Whether a column stores each value of another column's type as it is."""
+    if column.name == given.name != "citext":
+        return _keeps_same(column, given)
+    if given.name in INTEGERS:
+        return column.name in INTEGERS or keeps_sum(column, given)
+    textual = given.name not in _TYPED and given.name != "bpchar"
+    return textual and (column.name in _STRINGS or column.is_enum)
+
+
+def _keeps_same(column: BaseType, given: BaseType) -> bool:
+    if column.modifier in (-1, given.modifier) or column.name not in _ROUNDING:
+        return True
+    if column.name in _TIMES:
+        return column.modifier >= given.modifier >= 0
+    if column.limits and given.limits:
+        return column.limits[1] >= given.limits[1]
+    return False
+
+
+def keeps_sum(column: BaseType, summed: BaseType | None) -> bool:
+    """Whether sums of a type are stored without rounding; None: counts of rows."""
+    scale = summed.limits[1] if summed is not None and summed.limits else 0
+    if column.name in INTEGERS:
+        return scale <= 0
+    return column.name == "numeric" and (column.limits is None or column.limits[1] >= max(scale, 0))
+
+
+def unlimited(kind: BaseType) -> str:
+    """The type without its modifier, as SQL writes it; the nearest one that keeps all values."""
+    others = {"bpchar": "text", "bit": "bit varying", "interval": "interval"}
+    others |= dict.fromkeys(("name", "char", "citext"), "text")
+    return others.get(kind.name) or re.sub(r"\(\d+(?:,-?\d+)?\)", "", kind.sql)
+
+
+def common_type(kinds: Sequence[BaseType]) -> str | None:
+    """A type for the values of columns in several tables; None: there is no obvious one."""
+    names = {kind.name for kind in kinds}
+    if len(kinds) == 1:
+        return kinds[0].sql
+    if len(names) == 1:
+        return unlimited(kinds[0])
+    if names <= set(INTEGERS):
+        return max(kinds, key=lambda kind: INTEGERS.index(kind.name)).sql
+    textual = all(kind.name in _STRINGS or kind.is_enum for kind in kinds)
+    return "text" if textual else None

@@ -1,0 +1,259 @@
+"""What an aggregate should be, by the source's own tables at one snapshot.
+
+Where all dimensions are columns, Postgres groups. Else the columns that are needed are copied out
+and Spark computes the expressions, as it does for the log: there is one definition of them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import csv
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.declarations import AggregateSource
+from penstock.decode.columns import column, texts_of
+from penstock.decode.deltas import AGGREGATE, NOTE, Input, summed_up
+from penstock.decode.text import Unrepresentable, parse
+from penstock.names import TableName
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.grouping import batches, grouped
+from penstock.postgres.failures import translated
+
+# What Spark gets at one go: long beside the start of a job, little memory.
+_ROWS_AT_ONCE = 500_000
+_COPY_BLOCK = 4 * 2**20
+# Rows read so far.
+OnRows = Callable[[int], None]
+
+
+def true_sums(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    spark: Callable[[], SparkSession],
+    on_rows: OnRows = lambda _: None,
+) -> pa.Table:
+    """Dimensions as text, measures as numbers, of all tables that count. Not yet added up."""
+    parts = []
+    for source in bound.config.sources:
+        if "insert" not in source.rules:
+            continue
+        columns = _columns_of(connection, source, bound)
+        if bound.config.all_plain:
+            parts.append(_grouped_by_server(connection, bound, source, columns))
+            on_rows(len(parts[-1]))
+        else:
+            parts += _grouped_by_spark(connection, bound, source, columns, spark(), on_rows)
+    empty = _result(bound, [])
+    return pa.concat_tables([empty, *parts], promote_options="permissive")
+
+
+def _columns_of(
+    connection: psycopg.Connection[Any], source: AggregateSource, bound: Bound
+) -> dict[str, str]:
+    """The table's own name for each column that is read."""
+    existing = {
+        name
+        for (name,) in connection.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+            " AND NOT attisdropped",
+            [source.table.sql],
+        )
+    }
+    return {
+        each.name: next(name for name in source.names(each.name) if name in existing)
+        for each in bound.summed.inputs
+    }
+
+
+# --- by Postgres ---------------------------------------------------------------------------------
+
+# Equal values of these are always printed alike, so that grouping by them and by their text is one.
+_PRINTED_ALIKE = """
+SELECT a.attname
+  FROM pg_attribute AS a
+  JOIN pg_type AS t ON t.oid = a.atttypid
+  LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
+ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'bpchar', 'uuid',
+                      'date', 'timestamp', 'timestamptz')
+        OR t.typtype = 'e' OR (t.typname = 'numeric' AND a.atttypmod >= 0))
+   AND coalesce(c.collisdeterministic, true)
+"""
+
+
+def _grouped_by_server(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    source: AggregateSource,
+    columns: dict[str, str],
+) -> pa.Table:
+    alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
+    keys = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.keys}
+    sums = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.sums}
+    groups = [
+        key if columns[name] in alike else sql.SQL("{}::text").format(key)
+        for name, key in keys.items()
+    ]
+    statement = sql.SQL("SELECT {selected} FROM {table} {where} GROUP BY {groups}").format(
+        selected=sql.SQL(", ").join(
+            [
+                *(sql.SQL("({})::text").format(group) for group in groups),
+                sql.SQL("count(*)"),
+                *(sql.SQL("coalesce(sum({}), 0)").format(column) for column in sums.values()),
+            ]
+        ),
+        table=_identifier(source.table),
+        where=_without_special(sums.values()),
+        groups=sql.SQL(", ").join(groups) if groups else sql.SQL("()"),
+    )
+    with translated(f"count the rows of {source.table}"):
+        rows = connection.execute(statement).fetchall()
+    good = [row for row in rows if _representable(row, bound.summed.keys)]
+    return _result(bound, good)
+
+
+def _without_special(columns: Any) -> sql.Composable:
+    """A value that Spark cannot hold makes the log's reader leave the row out; so does this."""
+    special = sql.SQL("'NaN', 'Infinity', '-Infinity'")
+    conditions = [
+        sql.SQL("coalesce({}::text NOT IN ({}), true)").format(column, special)
+        for column in columns
+    ]
+    if not conditions:
+        return sql.SQL("")
+    return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions))
+
+
+def _representable(row: Sequence[Any], keys: Sequence[Input]) -> bool:
+    try:
+        for text, each in zip(row, keys, strict=False):
+            if text is not None and not each.kind.total:
+                parse(text.encode(), each.kind)
+    except Unrepresentable:
+        return False
+    return True
+
+
+def _result(bound: Bound, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """From rows of keys, the count and sums to dimensions and measures."""
+    config = bound.config
+    keys = [each.name for each in bound.summed.keys]
+    sums = [each.name for each in bound.summed.sums]
+    found: dict[str, pa.Array] = {}
+    for name, dimension in config.dimensions.items():
+        place = keys.index(dimension.plain) if dimension.plain else None
+        texts = [row[place] for row in rows] if place is not None else []
+        found[name] = pa.array(texts, pa.string())
+    for name in config.measures:
+        summed = config.summed_by(name)
+        place = len(keys) + (0 if summed is None else 1 + sums.index(summed))
+        kind = pa.int64() if summed is None else pa.decimal128(38, _scale(bound, summed))
+        found[name] = pa.array([row[place] for row in rows], kind)
+    return pa.table(found)
+
+
+def _scale(bound: Bound, name: str) -> int:
+    return next(each.kind.scale for each in bound.summed.sums if each.name == name)
+
+
+# --- by Spark ------------------------------------------------------------------------------------
+
+
+def _grouped_by_spark(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    source: AggregateSource,
+    columns: dict[str, str],
+    spark: SparkSession,
+    on_rows: OnRows,
+) -> Iterator[pa.Table]:
+    rows = 0
+    waiting: list[pa.Table] = []
+    for copied in _copied(connection, source.table, list(columns.values())):
+        rows += copied.num_rows
+        waiting.append(_summed(bound, copied))
+        if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
+            yield _computed(spark, bound, pa.concat_tables(waiting))
+            waiting = []
+            on_rows(rows)
+    if waiting:
+        yield _computed(spark, bound, pa.concat_tables(waiting))
+        on_rows(rows)
+
+
+def _copied(
+    connection: psycopg.Connection[Any], table: TableName, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    selected = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for c in columns)
+    statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(
+        selected, _identifier(table)
+    )
+    names = [str(number) for number in range(len(columns))]
+    with (
+        translated(f"read the rows of {table}"),
+        connection.cursor() as cursor,
+        cursor.copy(statement) as copy,
+    ):
+        blocks = _Blocks(iter(copy))
+        if blocks.empty:
+            return
+        yield from csv.open_csv(
+            io.BufferedReader(blocks, _COPY_BLOCK),
+            csv.ReadOptions(column_names=names, block_size=_COPY_BLOCK),
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+
+class _Blocks(io.RawIOBase):
+    """What COPY sends, as a file."""
+
+    def __init__(self, blocks: Iterator[Any]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(bytes(next(blocks, b"")))
+        self.empty = not self._rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(bytes(next(self._blocks, b"")))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def _summed(bound: Bound, copied: pa.RecordBatch) -> pa.Table:
+    arrays: dict[Input, pa.Array] = {}
+    good = np.ones(copied.num_rows, bool)
+    for each, texts in zip(bound.summed.inputs, copied.columns, strict=True):
+        arrays[each], bad = column(texts_of(texts), each.kind)
+        good &= ~bad
+    sign = pa.array(np.ones(copied.num_rows, np.int64))
+    return summed_up(bound.summed, arrays, sign, good)
+
+
+def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:
+    numbered = deltas.append_column(AGGREGATE, pa.array(np.zeros(len(deltas), np.int32)))
+    noted = numbered.append_column(NOTE, pa.nulls(len(deltas), pa.string()))
+    frame: DataFrame = spark.createDataFrame(noted)
+    (batch,) = batches(grouped(frame, [bound]).toArrow(), [bound])
+    return batch.sums
+
+
+def _identifier(table: TableName) -> sql.Composable:
+    return sql.Identifier(table.schema, table.name)

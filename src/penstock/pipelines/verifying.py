@@ -1,0 +1,250 @@
+"""Audits an aggregate against the source at an exact position, while everything goes on (M5.6).
+
+The source's own tables at a snapshot, plus what the log adds from there to the target's position
+(or less, if the target is behind), must equal the target read together with its position.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from penstock.changelog import consumers
+from penstock.changelog.reader import LogReader
+from penstock.config import Config
+from penstock.declarations import AggregateConfig
+from penstock.errors import NotSeeded, NotVerifiable, VerifyTimeout
+from penstock.lsn import Lsn
+from penstock.pipelines.applying import Aggregate, Batch, add_batch
+from penstock.pipelines.binding import Bound, bind, read_types
+from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.comparing import compare_sql
+from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.merging import TargetTable
+from penstock.pipelines.sums import rolled_up
+from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.truth import OnRows, true_sums
+from penstock.postgres.connect import connect
+from penstock.postgres.snapshots import snapshot
+
+# Capture is milliseconds behind the server, if it runs.
+_CATCH_UP_S = 30.0
+_LOOK_EVERY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One row of a target that is not what it should be; keys and amounts as text."""
+
+    target: str
+    key: dict[str, str | None]
+    measure: str
+    expected: Decimal
+    found: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the audit of one aggregate found."""
+
+    aggregate: str
+    # The position that was audited.
+    lsn: Lsn
+    # How many rows of targets were compared, and how many are parked.
+    keys: int
+    parked: int
+    differences: tuple[Difference, ...]
+
+
+def as_dict(result: Verified) -> dict[str, Any]:
+    """For JSON: numbers as text, which keeps them exact."""
+    return {
+        "aggregate": result.aggregate,
+        "lsn": str(result.lsn),
+        "rows": result.keys,
+        "parked": result.parked,
+        "differences": [
+            {
+                "target": each.target,
+                "key": each.key,
+                "measure": each.measure,
+                "expected": str(each.expected),
+                "found": str(each.found),
+            }
+            for each in result.differences
+        ],
+    }
+
+
+def verify(
+    config: Config,
+    aggregate: AggregateConfig,
+    spark: Callable[[], SparkSession],
+    *,
+    repair: bool = False,
+    on_rows: OnRows = lambda _: None,
+) -> Verified:
+    """Compare, and with `repair` add what is missing to the targets."""
+    if not aggregate.seed or not aggregate.verifiable:
+        raise NotVerifiable(
+            f"aggregate {aggregate.name} cannot be verified: "
+            + ("it was not seeded" if not aggregate.seed else "it is declared as not verifiable"),
+            remedy="Leave it out",
+            aggregate=aggregate.name,
+        )
+    log = LogReader(config.log.path)
+    with _held(log), connect(aggregate.conninfo(config.source.conninfo)) as target:
+        with snapshot(config.source.conninfo) as source:
+            types = read_types(source.connection, [each.table for each in aggregate.sources])
+            bound = bind(aggregate, types, source.lsn)
+            truth = true_sums(source.connection, bound, spark, on_rows)
+        _wait_for_log(log, source.lsn)
+        target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        progress = _progress(target, aggregate, log)
+        truth = _at(log, bound, spark, truth, source.lsn, progress.applied_lsn)
+        tables = read_targets(target, aggregate)
+        found = [each for table in tables for each in _compare(target, aggregate, table, truth)]
+        keys = sum(_count(target, table) for table in tables)
+        (parked,) = target.execute(
+            "SELECT count(*) FROM penstock.parked WHERE aggregate = %s", [aggregate.name]
+        ).fetchone() or (0,)
+        target.execute("COMMIT")
+        if repair and found:
+            _repair(target, aggregate, tables, found, progress)
+    return Verified(aggregate.name, progress.applied_lsn, keys, parked, tuple(found))
+
+
+@contextmanager
+def _held(log: LogReader) -> Iterator[None]:
+    """The log keeps what comes from now on until we are done."""
+    name = f"verify-{secrets.token_hex(4)}"
+    consumers.register(log.storage, name, str(log.identity.log_id), log.end().lsn)
+    try:
+        yield
+    finally:
+        consumers.forget(log.storage, name)
+
+
+def _wait_for_log(log: LogReader, lsn: Lsn) -> None:
+    deadline = time.monotonic() + _CATCH_UP_S
+    while log.end().lsn < lsn:
+        if time.monotonic() > deadline:
+            raise VerifyTimeout(
+                f"the change log is complete up to {log.end().lsn} only, and the source is at "
+                f"{lsn} for {_CATCH_UP_S:g} s",
+                remedy="Check that capture runs",
+                lsn=lsn,
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _progress(
+    target: psycopg.Connection[Any], aggregate: AggregateConfig, log: LogReader
+) -> Progress:
+    progress = read_progress(target, aggregate.name)
+    ours = str(log.identity.log_id)
+    if progress is None or progress.state == "seeding":
+        raise NotSeeded(
+            f"aggregate {aggregate.name} is not seeded yet",
+            remedy=f"Wait for it, or run: penstock reset {aggregate.name}",
+            aggregate=aggregate.name,
+        )
+    if progress.log_id != ours or progress.fingerprint != aggregate.fingerprint:
+        raise NotSeeded(
+            f"aggregate {aggregate.name} was seeded for another log or another declaration",
+            remedy=f"Run: penstock reset {aggregate.name}",
+            aggregate=aggregate.name,
+        )
+    return progress
+
+
+def _at(
+    log: LogReader,
+    bound: Bound,
+    spark: Callable[[], SparkSession],
+    truth: pa.Table,
+    known: Lsn,
+    wanted: Lsn,
+) -> pa.Table:
+    """The truth at another position than that of the snapshot."""
+    start, end = min(known, wanted), max(known, wanted)
+    if start == end:
+        return truth
+    deltas = log_deltas(log, bound, start, end, spark).sums
+    if wanted < known:
+        for number, name in enumerate(deltas.column_names):
+            if name in bound.config.measures:
+                deltas = deltas.set_column(number, name, pc.negate(deltas[name]))
+    return pa.concat_tables([truth, deltas], promote_options="permissive")
+
+
+def _compare(
+    target: psycopg.Connection[Any],
+    aggregate: AggregateConfig,
+    table: TargetTable,
+    truth: pa.Table,
+) -> list[Difference]:
+    names = [column.name for column in table.dimensions]
+    measures = [column.name for column in table.measures]
+    expected = rolled_up(truth, names, measures)
+    columns = [list(part) for part in zip(*expected, strict=True)] or [[] for _ in names]
+    amounts = [list(part) for part in zip(*expected.values(), strict=True)] or [
+        [] for _ in measures
+    ]
+    rows = target.execute(
+        compare_sql(table).encode(), [*columns, *amounts, aggregate.name, str(table.table)]
+    ).fetchall()
+    found = []
+    for row in rows:
+        key = dict(zip(names, row, strict=False))
+        pairs = row[len(names) :]
+        for number, measure in enumerate(measures):
+            should, is_ = pairs[2 * number], pairs[2 * number + 1]
+            if should != is_:
+                found.append(Difference(str(table.table), key, measure, should, is_))
+    return found
+
+
+def _count(target: psycopg.Connection[Any], table: TargetTable) -> int:
+    row = target.execute(f"SELECT count(*) FROM {table.table.sql}".encode()).fetchone()  # noqa: S608
+    return int(row[0]) if row else 0
+
+
+def _repair(
+    target: psycopg.Connection[Any],
+    aggregate: AggregateConfig,
+    tables: Sequence[TargetTable],
+    differences: Sequence[Difference],
+    audited: Progress,
+) -> None:
+    """Add the differences: they are the same at every later position."""
+    with target.transaction():
+        now = read_progress(target, aggregate.name, lock=True)
+        if now is None or now.state == "seeding" or now.changes < audited.changes:
+            raise NotSeeded(
+                f"aggregate {aggregate.name} was reset meanwhile",
+                remedy="Verify it again",
+                aggregate=aggregate.name,
+            )
+        for table in tables:
+            ours = [each for each in differences if each.target == str(table.table)]
+            sums: dict[str, list[Any]] = {c.name: [] for c in (*table.dimensions, *table.measures)}
+            for each in ours:
+                for name, value in each.key.items():
+                    sums[name].append(value)
+                for column in table.measures:
+                    missing = each.expected - each.found if column.name == each.measure else 0
+                    sums[column.name].append(Decimal(missing))
+            if ours:
+                only = Aggregate(aggregate.name, (table,), seeded=True, epoch=now.epoch)
+                add_batch(target, only, Batch(pa.table(sums)))

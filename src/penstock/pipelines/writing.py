@@ -1,0 +1,204 @@
+"""One aggregate's connection to its target: held by one job at a time, opened again when lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import psycopg
+import structlog
+from psycopg import errors as pg
+
+from penstock.changelog import consumers
+from penstock.changelog.reader import LogReader
+from penstock.declarations import AggregateConfig
+from penstock.errors import (
+    NotSeeded,
+    PipelineFenced,
+    SourceUnavailable,
+    TargetUnavailable,
+)
+from penstock.lsn import Lsn
+from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
+from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.deciding import Covered
+from penstock.pipelines.ready import ready_targets
+from penstock.pipelines.seeding import begin, consumer_of
+from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.targets import Tables
+from penstock.postgres.connect import connect
+from penstock.sections import Dsn
+
+_LOG = structlog.get_logger()
+# What may pass: the connection, or the others' transactions.
+_PASSING = (
+    psycopg.OperationalError,
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.UniqueViolation,
+)
+_FIRST_PAUSE_S = 0.1
+_LAST_PAUSE_S = 10.0
+# A job that was killed a moment ago may still be known to the server.
+_CLAIM_S = 10.0
+_REGISTER_EVERY_S = 1.0
+
+
+class Writer:
+    """Applies batches to one aggregate; stops trying when `stopping` is set."""
+
+    def __init__(
+        self,
+        config: AggregateConfig,
+        dsn: Dsn,
+        tables: Tables,
+        log: LogReader,
+        stopping: threading.Event,
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self._dsn = dsn
+        # The sources, by whose types the targets are checked.
+        self._tables = tables
+        self._log = log
+        self._log_id = str(log.identity.log_id)
+        self._stopping = stopping
+        self._connection: psycopg.Connection[Any] | None = None
+        self._aggregate: Aggregate | None = None
+        self._registered_at = 0.0
+        self.needs_seed = False
+        self.applied_lsn = Lsn(0)
+
+    def __enter__(self) -> Writer:
+        connection = self._connected()
+        try:
+            progress = self._claimed(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self.applied_lsn = progress.applied_lsn
+        self.needs_seed = progress.state == "seeding"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def apply(
+        self, covered: Covered, batch: Batch, read_again: Callable[[Covered], Batch]
+    ) -> Applied | None:
+        """Try until it is done, or what is wrong will not pass. None: stopped meanwhile."""
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                connection = self._connected()
+                assert self._aggregate is not None  # noqa: S101 - it is claimed
+                applied = apply(connection, self._aggregate, covered, batch, read_again)
+            except (*_PASSING, SourceUnavailable) as error:
+                _LOG.warning(
+                    "target not written, trying again",
+                    aggregate=self.name,
+                    error=type(error).__name__,
+                )
+                self._stopping.wait(pause_s)
+                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+            except psycopg.Error as error:
+                raise _refused(self.name, error) from error
+            else:
+                if applied.decision != "skip":
+                    self.applied_lsn = covered.end
+                    self._register()
+                if applied.parked:
+                    _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
+                if applied.below_zero:
+                    _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
+                return applied
+        return None
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = connect(self._dsn)
+            if self._aggregate is not None:
+                self._lock(self._connection)
+        return self._connection
+
+    def _lock(self, connection: psycopg.Connection[Any]) -> None:
+        """One job at a time; the lock goes with the connection, the epoch stays."""
+        deadline = time.monotonic() + _CLAIM_S
+        while True:
+            (mine,) = connection.execute(
+                "SELECT pg_try_advisory_lock(hashtextextended('penstock ' || %s, 0))", [self.name]
+            ).fetchone() or (False,)
+            if mine:
+                return
+            if time.monotonic() > deadline or self._stopping.wait(0.2):
+                raise PipelineFenced(
+                    f"another job works on aggregate {self.name}",
+                    remedy="Stop it first: one job follows all aggregates of a log",
+                    aggregate=self.name,
+                )
+
+    def _claimed(self, connection: psycopg.Connection[Any]) -> Progress:
+        ready_targets(connection, self.config, self._tables)
+        self._lock(connection)
+        targets = read_targets(connection, self.config)
+        if read_progress(connection, self.name) is None:
+            self._begin(connection)
+        connection.execute(
+            "UPDATE penstock.progress SET epoch = epoch + 1 WHERE aggregate = %s", [self.name]
+        )
+        progress = read_progress(connection, self.name)
+        assert progress is not None  # noqa: S101 - it was there just now
+        if progress.state != "seeding":
+            self._check(progress)
+        self._aggregate = Aggregate(self.name, targets, self.config.seed, progress.epoch)
+        return progress
+
+    def _begin(self, connection: psycopg.Connection[Any]) -> None:
+        """Without seeding, what counts begins now."""
+        end = self._log.end().lsn
+        begin(connection, self.config, self._log_id, end)
+        consumers.register(self._log.storage, consumer_of(self.name), self._log_id, end)
+        if not self.config.seed:
+            connection.execute(
+                "UPDATE penstock.progress SET state = 'live' WHERE aggregate = %s", [self.name]
+            )
+
+    def _check(self, progress: Progress) -> None:
+        if progress.fingerprint != self.config.fingerprint:
+            raise NotSeeded(
+                f"aggregate {self.name} is declared differently than when it was seeded",
+                remedy=f"Run: penstock reset {self.name}",
+                aggregate=self.name,
+            )
+        if progress.log_id != self._log_id:
+            raise NotSeeded(
+                f"aggregate {self.name} is at a position of log {progress.log_id}, and "
+                f"{self._log.where} is log {self._log_id}",
+                remedy=f"Correct path in [log], or run: penstock reset {self.name}",
+                aggregate=self.name,
+            )
+
+    def _register(self) -> None:
+        """Let the log go of what is applied; not for each batch, for it costs a sync."""
+        if time.monotonic() - self._registered_at >= _REGISTER_EVERY_S:
+            consumers.register(
+                self._log.storage, consumer_of(self.name), self._log_id, self.applied_lsn
+            )
+            self._registered_at = time.monotonic()
+
+
+def _refused(name: str, error: psycopg.Error) -> TargetUnavailable:
+    return TargetUnavailable(
+        f"the target of aggregate {name} cannot be written: {type(error).__name__}",
+        remedy="Run: penstock doctor, which says what is wrong with it",
+        aggregate=name,
+    )

@@ -1,0 +1,81 @@
+"""A snapshot of the database at an exact position of its WAL.
+
+A temporary slot gives both at once: the snapshot it exports holds every commit that ends at or
+below its consistent point, and no other. The slot holds back WAL, so it goes as soon as the session
+that reads has taken the snapshot over.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.errors import SetupBlocked
+from penstock.lsn import Lsn
+from penstock.postgres.connect import connect
+from penstock.postgres.connection import VALUE_SETTINGS
+from penstock.postgres.failures import translated
+from penstock.postgres.slots import CREATE_DEADLINE_S
+from penstock.postgres.waiting import GaveUp, OnWait, watched
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session that sees the database as it was at `lsn`, until it is closed."""
+
+    connection: psycopg.Connection[Any]
+    lsn: Lsn
+
+
+@contextmanager
+def snapshot(
+    dsn: str, *, on_wait: OnWait = lambda _: None, deadline_s: float = CREATE_DEADLINE_S
+) -> Iterator[Snapshot]:
+    """Waits for every open write transaction; `on_wait` is told which, and the deadline ends it."""
+    # Values are printed as in the stream.
+    options = " ".join(f"-c {name}={value}" for name, value in VALUE_SETTINGS.items())
+    with connect(dsn, client_encoding="utf8", options=options) as reading:
+        with (
+            connect(dsn) as observer,
+            connect(dsn, replication="database") as exporting,
+        ):
+            lsn, name = _exported(exporting, observer, on_wait, deadline_s)
+            with translated("take over the snapshot"):
+                reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                reading.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
+        yield Snapshot(reading, lsn)
+
+
+def _exported(
+    exporting: psycopg.Connection[Any],
+    observer: psycopg.Connection[Any],
+    on_wait: OnWait,
+    deadline_s: float,
+) -> tuple[Lsn, str]:
+    # A name of its own: one whose creation was cut off may still be there for a while.
+    slot = f"penstock_{secrets.token_hex(8)}"
+    command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+    try:
+        with translated("export a snapshot"):
+            row = watched(
+                exporting,
+                lambda: exporting.execute(command.encode()).fetchone(),
+                observer=observer,
+                deadline_s=deadline_s,
+                on_wait=on_wait,
+            )
+    except GaveUp as gave_up:
+        who = "; ".join(map(str, gave_up.blockers)) or "transactions that have ended meanwhile"
+        raise SetupBlocked(
+            f"no snapshot within {deadline_s:g} s: it waits for open write transactions: {who}",
+            remedy="Let them finish or end them (SELECT pg_terminate_backend(pid)), and try again",
+            pids=tuple(blocker.pid for blocker in gave_up.blockers),
+        ) from None
+    assert row is not None  # noqa: S101 - the command answers with a row
+    _, consistent_point, name, _ = row
+    return Lsn.parse(consistent_point), name

@@ -1,0 +1,180 @@
+"""What an aggregate reads, on real servers: can it be counted, and are old values in the WAL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import InputUnfit, OldValuesMissing
+from penstock.ops.setup import setup
+from support.aggregates import NOTES, bad, config_with, declared, findings
+from support.database import Database
+from support.ops import on_18, slots
+
+
+@pytest.fixture
+def notes(database: Database) -> Database:
+    database.run(NOTES)
+    return database
+
+
+@pytest.fixture
+def notes18(database18: Database) -> Database:
+    database18.run(NOTES)
+    return database18
+
+
+# M5.2, M7.3
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dimensions": ["stat"]}, "reads column stat of public.notes, which has none"),
+        ({"measures": {"a": "sum(f)"}}, "a sum of floats depends on their order"),
+        ({"measures": {"a": "sum(n)"}}, "which has no fixed number of digits"),
+        ({"measures": {"a": "sum(wide)"}}, "more digits than there is room for"),
+        ({"measures": {"a": "sum(m)"}}, "of type money, which cannot be summed exactly"),
+        ({"dimensions": ["tags"]}, "an array, which cannot be a dimension"),
+        ({"dimensions": ["n"]}, "of type numeric, which cannot be a dimension"),
+        ({"dimensions": ["v"]}, "a virtual generated column"),
+    ],
+)
+def test_a_column_that_cannot_be_counted_is_refused(
+    notes18: Database, changes: dict[str, Any], words: str
+) -> None:
+    notes18.run(
+        "ALTER TABLE notes REPLICA IDENTITY DEFAULT, ADD f float, ADD n numeric, "
+        "ADD wide numeric(30, 2), ADD m money, ADD tags text[], "
+        "ADD v int GENERATED ALWAYS AS (1) VIRTUAL"
+    )
+    aggregate = declared(**changes)
+    with pytest.raises(InputUnfit, match=words.replace("(", r"\(")):
+        setup(config_with(notes18, aggregate))
+    notes18.run("CREATE PUBLICATION penstock FOR TABLE notes")
+    assert any(words in f.what for f in findings(notes18, aggregate) if f.level == "error")
+
+
+def test_stored_generated_columns_are_sent_where_the_server_can(notes: Database) -> None:
+    notes.run("ALTER TABLE notes ADD g int GENERATED ALWAYS AS (id % 10) STORED")
+    aggregate = declared(dimensions=["g"])
+    if notes.server.version < 18:
+        with pytest.raises(InputUnfit, match="a generated column"):
+            setup(config_with(notes, aggregate))
+        return
+    setup(config_with(notes, aggregate))
+    assert bad(findings(notes, aggregate)) == []
+    notes.run("ALTER PUBLICATION penstock SET (publish_generated_columns = none)")
+    (finding,) = [f for f in findings(notes, aggregate) if "a generated column" in f.what]
+    assert "publish_generated_columns = stored" in finding.fix
+
+
+def test_a_column_that_the_publication_leaves_out_is_refused(notes18: Database) -> None:
+    notes18.run(
+        "ALTER TABLE notes REPLICA IDENTITY DEFAULT",
+        "CREATE PUBLICATION penstock FOR TABLE notes (id, service_id)",
+    )
+    aggregate = declared(sources=[{"table": "notes", "update": False, "delete": False}])
+    aggregate["verifiable"] = False
+    with pytest.raises(InputUnfit, match='publication "penstock" does not send') as caught:
+        setup(config_with(notes18, aggregate))
+    notes18.run(*caught.value.remedy.removeprefix("Run: ").split("; ")[1:-1])
+    setup(config_with(notes18, aggregate))
+
+
+def mended(database: Database, *aggregates: dict[str, Any], **source: Any) -> list[str]:
+    """Run the SQL of doctor's findings until there are none; what was run."""
+    ran: list[str] = []
+    for _ in range(5):
+        found = findings(database, *aggregates, **source)
+        wrong = [f for f in found if f.check == "aggregate_old_values"]
+        if not wrong:
+            return ran
+        fix = wrong[0].fix.removeprefix("Run: ").split("; or, if")[0]
+        ran += fix.split("; ")
+        database.run(*fix.split("; "))
+    raise AssertionError(ran)
+
+
+# M4.2
+def test_old_values_by_a_primary_key_need_an_index_or_full(notes: Database) -> None:
+    notes.run("ALTER TABLE notes REPLICA IDENTITY DEFAULT")
+    with pytest.raises(OldValuesMissing, match="the old service_id, status"):
+        setup(config_with(notes))
+    assert slots(notes) == []
+    assert mended(notes) == [
+        (
+            "CREATE UNIQUE INDEX CONCURRENTLY notes_penstock_key ON public.notes "
+            "(id, service_id, status)"
+        ),
+        "ALTER TABLE public.notes REPLICA IDENTITY USING INDEX notes_penstock_key",
+    ]
+    setup(config_with(notes))
+    # A nullable column cannot be in an identity's index.
+    nullable = declared(name="by_kind", dimensions=["kind"], targets=["kinds"])
+    assert mended(notes, nullable) == ["ALTER TABLE public.notes REPLICA IDENTITY FULL"]
+    setup(config_with(notes, nullable, declared()))
+
+
+@on_18
+def test_an_update_needs_no_old_value_of_what_it_does_not_change(notes: Database) -> None:
+    notes.run("ALTER TABLE notes REPLICA IDENTITY DEFAULT")
+    source = {"table": "notes", "immutable": ["service_id"], "delete": False}
+    aggregate = declared(sources=[source], verifiable=False)
+    (finding,) = [f for f in findings(notes, aggregate) if f.check == "aggregate_old_values"]
+    assert "UPDATE of public.notes does not write the old status" in finding.what
+    assert "immutable" in finding.fix
+    # It is not a thing that could be verified anyway: set-up goes on and tells.
+    assert finding.level == "warning"
+    assert any(
+        "such changes are skipped" in note for note in setup(config_with(notes, aggregate)).notes
+    )
+    both = source | {"immutable": ["service_id", "status"]}
+    assert mended(notes, declared(sources=[both], verifiable=False)) == []
+    off = {"table": "notes", "insert": False, "update": False, "delete": False}
+    notes.run("CREATE TABLE other (id int PRIMARY KEY, service_id uuid, status text)")
+    off["table"] = "other"
+    fine = declared(sources=[both, off], verifiable=False)
+    assert mended(notes, fine, tables=["notes", "other"]) == []
+
+
+# M4.2: each leaf's own identity counts.
+def test_a_partition_that_writes_less_than_its_root_is_found_and_mended(
+    database: Database,
+) -> None:
+    database.run(
+        "CREATE TABLE notes (id int, k int NOT NULL, status text NOT NULL, PRIMARY KEY (id, k))"
+        " PARTITION BY LIST (k)",
+        "CREATE TABLE a PARTITION OF notes FOR VALUES IN (1)",
+        "CREATE TABLE b PARTITION OF notes FOR VALUES IN (2)",
+    )
+    aggregate = declared(dimensions=["status"])
+    for table in ("notes", "a", "b"):
+        database.run(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    assert mended(database, aggregate) == []
+    database.run("ALTER TABLE b REPLICA IDENTITY DEFAULT")
+    (finding,) = [f for f in findings(database, aggregate) if f.check == "aggregate_old_values"]
+    assert "UPDATE of public.b" in finding.what
+    assert mended(database, aggregate) == ["ALTER TABLE public.b REPLICA IDENTITY FULL"]
+    # Neither has it: all of them, at one go.
+    for table in ("notes", "a", "b"):
+        database.run(f"ALTER TABLE {table} REPLICA IDENTITY DEFAULT")
+    assert mended(database, aggregate) == [
+        f"ALTER TABLE public.{table} REPLICA IDENTITY FULL" for table in ("notes", "a", "b")
+    ]
+    # By an index of the root, of which each leaf has its own.
+    database.run(
+        "CREATE UNIQUE INDEX by_status ON notes (id, k, status)",
+        "ALTER TABLE notes REPLICA IDENTITY USING INDEX by_status",
+        "ALTER TABLE a REPLICA IDENTITY USING INDEX a_id_k_status_idx",
+        "ALTER TABLE b REPLICA IDENTITY DEFAULT",
+    )
+    ran = mended(database, aggregate)
+    assert ran == ["ALTER TABLE public.b REPLICA IDENTITY USING INDEX b_id_k_status_idx"]
+    setup(config_with(database, aggregate))
+
+
+def test_a_table_without_any_identity_is_refused_with_the_fix(database18: Database) -> None:
+    database18.run("CREATE TABLE notes (service_id uuid, status text)")
+    assert mended(database18) == ["ALTER TABLE public.notes REPLICA IDENTITY FULL"]
+    database18.run("ALTER TABLE notes REPLICA IDENTITY NOTHING")
+    assert mended(database18) == ["ALTER TABLE public.notes REPLICA IDENTITY FULL"]

@@ -1,0 +1,290 @@
+"""Declared aggregates on real Spark: equal to GROUP BY, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.config import Config
+from penstock.errors import (
+    ConfigInvalidValue,
+    NotSeeded,
+    PipelineFenced,
+    ProgressGap,
+    TableTruncated,
+)
+from penstock.lsn import Lsn
+from penstock.pipelines.job import Job
+from penstock.pipelines.seeding import seed
+from penstock.pipelines.verifying import verify
+from support.capturing import capturing
+from support.database import Database
+from support.notify import AGGREGATE, PLAIN, SCHEMA, Notifications, differences, notify_config
+from support.waiting import eventually
+
+TARGETS = ("ft_all", "ft_service_stats", "ft_by_date")
+
+
+class RunningJob:
+    """A job in a thread of the test."""
+
+    def __init__(self, config: Config, spark: SparkSession) -> None:
+        self.job = Job(config, spark)
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="job")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.job.run()
+        except BaseException as error:  # noqa: BLE001 - for the test to look at
+            self.error = error
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        self.job.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def failed(self) -> BaseException:
+        self._thread.join(60)
+        assert self.error is not None
+        return self.error
+
+
+@contextmanager
+def job(config: Config, spark: SparkSession) -> Iterator[RunningJob]:
+    running = RunningJob(config, spark)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@contextmanager
+def captured(config: Config) -> Iterator[None]:
+    """Capture runs, and the log is there."""
+    with capturing(config) as running:
+        running.connected()
+        yield
+
+
+def caught_up(database: Database, running: RunningJob | None = None) -> None:
+    """Until all aggregates have applied everything that has committed."""
+    now = database.wal_position()
+
+    def applied() -> bool:
+        if running is not None and running.error is not None:
+            raise running.error
+        found = database.rows("SELECT applied_lsn::text, state FROM penstock.progress")
+        return bool(found) and all(
+            Lsn.parse(lsn) >= now and state == "live" for lsn, state in found
+        )
+
+    eventually(applied, f"everything up to {now} is applied", within_s=120)
+
+
+@pytest.fixture
+def prepared(database18: Database) -> Database:
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    return database18
+
+
+def test_one_pass_serves_three_targets_and_equals_group_by_through_seeding_and_restarts(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.2, M5.3, M5.5, M5.6
+    config = notify_config(prepared, tmp_path / "log", AGGREGATE)
+    with prepared.connect() as connection, captured(config):
+        work = Notifications(connection)
+        work.work(30)
+        for _ in range(2):
+            with job(config, spark) as running:
+                # It is seeded under load.
+                work.work(30)
+                caught_up(prepared, running)
+                for target in TARGETS:
+                    assert differences(connection, target) == 0
+            # Nobody follows; at the next start it goes on where it was.
+            work.work(10)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            audited = verify(config, config.aggregate[0], lambda: spark)
+            assert audited.differences == ()
+            assert audited.keys > 0
+        assert prepared.value("SELECT min(count) FROM ft_all") >= 0
+        assert prepared.value("SELECT count(*) FROM penstock.parked") == 0
+
+
+def test_positions_follow_the_log_although_the_tables_rest(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M3.8
+    config = notify_config(prepared, tmp_path / "log", PLAIN)
+    prepared.run("CREATE TABLE unpublished (id int)")
+    with captured(config), job(config, spark) as running:
+        caught_up(prepared, running)
+        prepared.run("INSERT INTO unpublished SELECT generate_series(1, 1000)")
+        caught_up(prepared, running)
+        assert prepared.value("SELECT changes FROM penstock.progress") == 0
+
+
+def test_an_aggregate_is_reset_and_another_added_while_the_job_runs_on(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.5
+    both = notify_config(
+        prepared,
+        tmp_path / "log",
+        {**AGGREGATE, "targets": ["ft_all", {"table": "ft_by_date", "dimensions": ["bst_date"]}]},
+        {**PLAIN, "sources": ["notifications", "notification_history"]},
+    )
+    first = both.model_copy(update={"aggregate": both.aggregate[:1]})
+    with prepared.connect() as connection, captured(both):
+        work = Notifications(connection)
+        work.work(20)
+        with job(first, spark) as running:
+            caught_up(prepared, running)
+        with job(both, spark) as running:
+            work.work(10)
+            caught_up(prepared, running)
+            prepared.run("UPDATE ft_service_stats SET count = count + 7")
+            seed(both, both.aggregate[1], lambda: spark)
+            work.work(10)
+            caught_up(prepared, running)
+            for target in TARGETS:
+                assert differences(connection, target) == 0
+
+
+def test_a_target_that_was_restored_from_an_older_copy_is_noticed(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3
+    config = notify_config(prepared, tmp_path / "log", AGGREGATE)
+    with prepared.connect() as connection, captured(config):
+        work = Notifications(connection)
+        work.work(5)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            prepared.run(*(f"CREATE TABLE old_{name} AS TABLE {name}" for name in TARGETS))
+            prepared.run("CREATE TABLE old_progress AS TABLE penstock.progress")
+            work.work(5)
+            caught_up(prepared, running)
+            with connection.transaction():
+                for name in TARGETS:
+                    connection.execute(f"DELETE FROM {name}".encode())
+                    connection.execute(f"INSERT INTO {name} TABLE old_{name}".encode())
+                connection.execute(
+                    "UPDATE penstock.progress SET applied_lsn ="
+                    " (SELECT applied_lsn FROM old_progress)"
+                )
+            work.work(1)
+            assert isinstance(running.failed(), ProgressGap)
+        # From where the target is, everything comes again, once.
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            for target in TARGETS:
+                assert differences(connection, target) == 0
+
+
+def test_a_second_job_is_refused_and_one_that_was_replaced_stops(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3
+    config = notify_config(prepared, tmp_path / "log", PLAIN)
+    with captured(config), job(config, spark) as running:
+        caught_up(prepared, running)
+        second = Job(config, spark)
+        with pytest.raises(PipelineFenced, match="another job works on aggregate service_stats"):
+            second.run()
+        # As if a partition of the network had let another one take over.
+        prepared.run("UPDATE penstock.progress SET epoch = epoch + 1")
+        prepared.run(
+            "INSERT INTO notifications SELECT gen_random_uuid(), gen_random_uuid(),"
+            " gen_random_uuid(), NULL, 'sms', 'normal', 'created', now(), 1"
+        )
+        assert isinstance(running.failed(), PipelineFenced)
+
+
+def test_a_key_that_the_target_refuses_waits_while_the_rest_goes_on(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.4
+    prepared.run(
+        "CREATE TABLE services (id uuid PRIMARY KEY)",
+        "INSERT INTO services SELECT md5('s' || n)::uuid FROM generate_series(0, 3) AS n"
+        " WHERE n <> 2",
+        "ALTER TABLE ft_service_stats ADD FOREIGN KEY (service_id) REFERENCES services",
+    )
+    config = notify_config(
+        prepared, tmp_path / "log", {**PLAIN, "sources": ["notifications", "notification_history"]}
+    )
+    with prepared.connect() as connection, captured(config), job(config, spark) as running:
+        work = Notifications(connection)
+        work.work(20)
+        caught_up(prepared, running)
+        parked = prepared.rows("SELECT key ->> 'service_id', reason FROM penstock.parked")
+        missing = prepared.value("SELECT md5('s2')::uuid::text")
+        assert {service for service, _ in parked} == {missing}
+        assert {reason for _, reason in parked} == {
+            "ForeignKeyViolation: ft_service_stats_service_id_fkey"
+        }
+        assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+        prepared.run("INSERT INTO services VALUES (md5('s2')::uuid)")
+
+        def all_shown() -> bool:
+            work.work(1)
+            return bool(prepared.value("SELECT count(*) FROM penstock.parked") == 0)
+
+        eventually(all_shown, "the parked keys are shown", within_s=90)
+        caught_up(prepared, running)
+        assert differences(connection, "ft_service_stats") == 0
+
+
+def test_a_truncate_stops_the_job_with_the_remedy(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6
+    config = notify_config(prepared, tmp_path / "log", PLAIN)
+    with prepared.connect() as connection, captured(config):
+        with job(config, spark) as running:
+            Notifications(connection).insert(5)
+            caught_up(prepared, running)
+            prepared.run("TRUNCATE notifications")
+            error = running.failed()
+        assert "public.notifications was truncated" in str(error)
+        assert TableTruncated.__name__ in str(error) or isinstance(error, TableTruncated)
+        seed(config, config.aggregate[0], lambda: spark)
+        assert prepared.value("SELECT count(*) FROM ft_service_stats") == 0
+
+
+def test_another_declaration_needs_a_reset(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3
+    config = notify_config(prepared, tmp_path / "log", PLAIN)
+    with captured(config):
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+        changed = notify_config(prepared, tmp_path / "log", {**PLAIN, "filter": "key_type = 'x'"})
+        with pytest.raises(NotSeeded, match="penstock reset service_stats"):
+            Job(changed, spark).run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dimensions": {"service_id": "no_such_function(service_id)"}}, "dimension service_id"),
+        ({"dimensions": {"service_id": "split(service_id, '-')"}}, "no single value"),
+        ({"filter": "service_id"}, "not true or false"),
+    ],
+)
+def test_spark_refuses_expressions_before_any_data(
+    prepared: Database, tmp_path: Path, spark: SparkSession, changes: dict[str, Any], said: str
+) -> None:  # M5.2
+    declared = {**PLAIN, **changes, "targets": [{"table": "ft_service_stats"}]}
+    config = notify_config(prepared, tmp_path / "log", declared)
+    with captured(config), pytest.raises(ConfigInvalidValue, match=said):
+        Job(config, spark).run()

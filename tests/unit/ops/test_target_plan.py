@@ -1,0 +1,135 @@
+"""What set-up would do about targets, decided from facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.config import Config
+from penstock.errors import ConfigMissingKey, PrivilegeMissing, ServerTooOld, TargetClash
+from penstock.names import TableName
+from penstock.ops.destinations import Destination
+from penstock.ops.plan import plan_setup
+from penstock.ops.steps import SOURCE
+from penstock.ops.target_plan import target_steps
+from penstock.pipelines.target_facts import SchemaFacts, TargetDatabase, check_target_version
+from penstock.postgres.column_types import BaseType
+from support.aggregates import declared
+from support.facts import bare, column, source, table
+
+FACTS = source(
+    table("notes", identity="full", columns=(column("service_id"), column("status"))),
+)
+NOWHERE = TargetDatabase(
+    system_id=1,
+    database="app",
+    major=18,
+    role="setup",
+    superuser=False,
+    can_create=True,
+    schemas={"public": SchemaFacts(True, True, frozenset({"setup", "writer"}))},
+    tables={},
+    types={},
+    progress={},
+)
+
+
+def config(*aggregates: dict[str, Any]) -> Config:
+    given = {"dsn": "postgresql://h/app", "tables": ["notes"]}
+    return Config.model_validate({"source": given, "aggregate": aggregates or [declared()]})
+
+
+def destination(*aggregates: dict[str, Any], writer: str = "setup", **changes: Any) -> Destination:
+    held = tuple((aggregate, writer) for aggregate in config(*aggregates).aggregate)
+    return Destination(SOURCE, held, replace(NOWHERE, **changes))
+
+
+def steps(one: Destination) -> list[tuple[str, ...]]:
+    return [step.statements for step in target_steps([one], FACTS, FACTS.tables)]
+
+
+# M7.5: 14 has no NULLS NOT DISTINCT.
+def test_a_server_before_15_is_too_old_for_targets() -> None:
+    with pytest.raises(ServerTooOld, match="NULLS NOT DISTINCT"):
+        check_target_version(140_011)
+    check_target_version(150_000)
+
+
+# M4.1
+def test_targets_are_made_between_the_publication_and_the_slot() -> None:
+    facts = bare(*FACTS.tables.values())
+    made = [step.title for step in plan_setup(config(), facts, [destination()]).steps]
+    assert made == [
+        'publication "penstock" of 1 table',
+        "schema penstock",
+        "table penstock.progress",
+        "table penstock.parked",
+        "target public.stats of aggregate counts",
+        'replication slot "penstock"',
+    ]
+
+
+def test_a_new_target_has_one_row_for_each_key_and_can_be_searched_by_each_dimension() -> None:
+    assert steps(destination())[-1] == (
+        (
+            "CREATE TABLE public.stats (\n"
+            "    service_id integer,\n"
+            "    status integer,\n"
+            "    count bigint NOT NULL DEFAULT 0,\n"
+            "    CONSTRAINT stats_dimensions_key UNIQUE NULLS NOT DISTINCT (service_id, status)\n)"
+        ),
+        "CREATE INDEX ON public.stats (status)",
+    )
+
+
+def test_a_role_that_does_not_set_up_is_granted_what_it_needs() -> None:
+    *_, grants = steps(destination(writer="writer"))
+    assert grants == (
+        "GRANT USAGE ON SCHEMA penstock TO writer",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.progress TO writer",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.parked TO writer",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON public.stats TO writer",
+    )
+
+
+def test_all_that_the_role_lacks_is_told_at_once() -> None:
+    closed = {"public": SchemaFacts(False, False, frozenset({"setup"}))}
+    with pytest.raises(PrivilegeMissing) as caught:
+        steps(destination(writer="writer", can_create=False, schemas=closed))
+    for statement in (
+        "GRANT CREATE ON DATABASE app TO setup",
+        "GRANT USAGE, CREATE ON SCHEMA public TO setup",
+        "GRANT USAGE ON SCHEMA public TO writer",
+    ):
+        assert statement in caught.value.remedy
+    assert steps(destination(can_create=False, schemas=closed, superuser=True))
+
+
+def test_a_target_is_no_source_and_belongs_to_one_aggregate() -> None:
+    leaf = table("notes_1", ancestors=(TableName("public", "notes"),))
+    facts = source(table("notes", kind="partitioned table", leaves=(leaf,)))
+    for name in ("notes", "notes_1"):
+        one = destination(declared(targets=[name]))
+        with pytest.raises(TargetClash, match="among the tables"):
+            list(target_steps([one], facts, FACTS.tables))
+        # Elsewhere it is another table.
+        list(target_steps([replace(one, facts=replace(NOWHERE, system_id=2))], facts, FACTS.tables))
+    with pytest.raises(TargetClash, match="counts and again both write"):
+        steps(destination(declared(), declared(name="again")))
+
+
+def test_a_column_that_differs_between_sources_gets_a_type_for_both_or_needs_one() -> None:
+    def facts(kind: BaseType) -> Any:
+        other = table("old", columns=(column("service_id"), column("status", base=kind)))
+        return {**FACTS.tables, other.name: other}
+
+    given = {"dsn": "postgresql://h/app", "tables": ["notes", "old"]}
+    aggregate = declared(sources=["notes", "old"])
+    held = Config.model_validate({"source": given, "aggregate": [aggregate]}).aggregate
+    one = Destination(SOURCE, ((held[0], "setup"),), NOWHERE)
+    *_, made = target_steps([one], FACTS, facts(BaseType("int8", "bigint")))
+    assert "status bigint" in made.sql
+    with pytest.raises(ConfigMissingKey, match="has another type in each source"):
+        list(target_steps([one], FACTS, facts(BaseType("text", "text"))))

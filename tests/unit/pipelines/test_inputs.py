@@ -1,0 +1,93 @@
+"""Which columns an aggregate reads, and which of them cannot be counted. M5.2, M4.5"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.declarations import AggregateConfig
+from penstock.errors import InputUnfit
+from penstock.pipelines.inputs import input_errors, input_types
+from penstock.postgres.column_types import BaseType
+from penstock.postgres.tables import Column
+from support.aggregates import declared
+from support.facts import column, publication, table
+
+NUMERIC = BaseType("numeric", "numeric")
+TEXT = BaseType("text", "text")
+
+
+def limited(precision: int, scale: int) -> BaseType:
+    return BaseType("numeric", f"numeric({precision},{scale})", 4 + (precision << 16 | scale))
+
+
+def aggregate(**changes: Any) -> AggregateConfig:
+    return AggregateConfig.model_validate(declared(**{"dimensions": ["status"], **changes}))
+
+
+def problems(*columns: Column, **changes: Any) -> list[str]:
+    facts = table("notes", columns=columns)
+    found = input_errors(aggregate(**changes), {facts.name: facts}, publication("notes"), 18)
+    errors = list(found)
+    assert all(isinstance(error, InputUnfit) and error.remedy for error in errors)
+    return [error.problem for error in errors]
+
+
+def test_the_first_name_that_the_table_has_is_taken() -> None:
+    aliased = {"sources": [{"table": "notes", "aliases": {"status": ["state", "status"]}}]}
+    old = table("notes", columns=(column("status"),))
+    new = table("notes", columns=(column("status"), column("state", base=TEXT)))
+    one = aggregate(**aliased)
+    assert [kind.name for kind in input_types(one, {old.name: old}, "status")] == ["int4"]
+    assert [kind.name for kind in input_types(one, {new.name: new}, "status")] == ["text"]
+    (problem,) = problems(column("id"), **aliased)
+    assert "reads column state or status of public.notes, which has none" in problem
+
+
+def test_a_source_whose_rules_are_all_off_may_lack_the_columns() -> None:
+    off = {"table": "archive", "insert": False, "update": False, "delete": False}
+    archive = table("archive", columns=())
+    facts = table("notes", columns=(column("status"),))
+    tables = {facts.name: facts, archive.name: archive}
+    one = aggregate(sources=["notes", off])
+    assert list(input_errors(one, tables, publication("notes", "archive"), 18)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "summed"),
+    [
+        (BaseType("int2", "smallint"), True),
+        (BaseType("int8", "bigint"), True),
+        (limited(28, 4), True),
+        (limited(29, 4), False),
+        (NUMERIC, False),
+        (BaseType("float4", "real"), False),
+        (BaseType("float8", "double precision"), False),
+        (BaseType("money", "money"), False),
+        (TEXT, False),
+    ],
+)
+def test_only_whole_numbers_and_limited_numerics_are_summed(kind: BaseType, summed: bool) -> None:
+    found = problems(column("status"), column("cost", base=kind), measures={"c": "sum(cost)"})
+    assert (found == []) is summed
+
+
+@pytest.mark.parametrize(
+    ("counted", "fits"),
+    [
+        (column("status", base=TEXT), True),
+        (column("status", base=limited(10, 2)), True),
+        (column("status", base=BaseType("kind", "k", builtin=False, is_enum=True)), True),
+        (column("status", base=NUMERIC), False),
+        (column("status", base=BaseType("_text", "text[]", is_array=True)), False),
+        (column("status", base=BaseType("jsonb", "jsonb")), False),
+        (column("status", base=BaseType("citext", "citext", builtin=False)), False),
+        (column("status", base=TEXT, exact=False), False),
+    ],
+)
+def test_equal_for_the_server_must_be_equal_for_spark(counted: Column, fits: bool) -> None:
+    assert (problems(counted) == []) is fits
+    # What an expression makes of it is another matter.
+    cast = {"status": {"expression": "cast(status as string)", "type": "text"}}
+    assert problems(counted, dimensions=cast) == []

@@ -1,0 +1,137 @@
+"""Which columns keep the values that they are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.pipelines.target_types import better_type, common_type, keeps, keeps_sum
+from penstock.postgres.column_types import BaseType
+
+TEXT = BaseType("text", "text")
+VARCHAR = BaseType("varchar", "character varying(20)", 24)
+CHAR = BaseType("bpchar", "character(5)", 9)
+NAME = BaseType("name", "name")
+CITEXT = BaseType("citext", "public.citext", builtin=False)
+ENUM = BaseType("kind", "public.kind", builtin=False, is_enum=True)
+OTHER_ENUM = BaseType("sort", "public.sort", builtin=False, is_enum=True)
+UUID = BaseType("uuid", "uuid")
+SMALL, INT, BIG = (BaseType(f"int{n}", s) for n, s in ((2, "smallint"), (4, "integer"), (8, "big")))
+NUMERIC = BaseType("numeric", "numeric")
+N10_2 = BaseType("numeric", "numeric(10,2)", 655366)
+N10_4 = BaseType("numeric", "numeric(10,4)", 655368)
+N5_MINUS_2 = BaseType("numeric", "numeric(5,-2)", 4 + (5 << 16 | 0x7FE))
+STAMP = BaseType("timestamp", "timestamp without time zone")
+STAMP_0 = BaseType("timestamp", "timestamp(0) without time zone", 0)
+STAMP_3 = BaseType("timestamp", "timestamp(3) without time zone", 3)
+DATE = BaseType("date", "date")
+BIT = BaseType("bit", "bit(4)", 4)
+INTERVAL_0 = BaseType("interval", "interval(0)", 0x7FFF0000)
+FLOAT = BaseType("float8", "double precision")
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [
+        (TEXT, VARCHAR),
+        (VARCHAR, TEXT),
+        (TEXT, ENUM),
+        (ENUM, TEXT),
+        (OTHER_ENUM, ENUM),
+        (TEXT, UUID),
+        (TEXT, NAME),
+        (NAME, NAME),
+        (CHAR, CHAR),
+        (BIT, BIT),
+        (BIG, SMALL),
+        (SMALL, BIG),  # what does not fit is refused aloud
+        (NUMERIC, BIG),
+        (N10_2, INT),
+        (NUMERIC, N10_2),
+        (N10_4, N10_2),
+        (STAMP, STAMP_0),
+        (STAMP_3, STAMP_0),
+        (STAMP_0, STAMP_0),
+    ],
+)
+def test_these_are_kept(column: BaseType, given: BaseType) -> None:
+    assert keeps(column, [given])
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "better"),
+    [
+        (CHAR, TEXT, "text"),
+        (NAME, TEXT, "text"),
+        (CITEXT, TEXT, "text"),
+        (TEXT, CHAR, "character(5)"),
+        (UUID, TEXT, "text"),
+        (TEXT, BIG, "big"),
+        (TEXT, STAMP, "timestamp without time zone"),
+        (DATE, STAMP, "timestamp without time zone"),
+        (STAMP_0, STAMP, "timestamp without time zone"),
+        (STAMP_0, STAMP_3, "timestamp(3) without time zone"),
+        (INT, N10_2, "numeric(10,2)"),
+        (N10_2, N10_4, "numeric(10,4)"),
+        (N5_MINUS_2, INT, "integer"),
+        (FLOAT, INT, "integer"),
+    ],
+)
+def test_these_would_change_and_something_better_is_known(
+    column: BaseType, given: BaseType, better: str
+) -> None:
+    assert not keeps(column, [given])
+    assert better_type(column, [given]) == better
+
+
+@pytest.mark.parametrize(
+    ("column", "better"),
+    [
+        (CHAR, "text"),
+        (NAME, "text"),
+        (CITEXT, "text"),
+        (BIT, "bit varying"),
+        (STAMP_0, "timestamp without time zone"),
+        (N10_2, "numeric"),
+        (INTERVAL_0, "interval"),
+    ],
+)
+def test_of_an_expression_any_value_must_be_kept(column: BaseType, better: str) -> None:
+    assert not keeps(column, None)
+    assert better_type(column, None) == better
+
+
+@pytest.mark.parametrize("column", [TEXT, VARCHAR, UUID, DATE, STAMP, NUMERIC, ENUM, FLOAT])
+def test_other_types_keep_an_expression(column: BaseType) -> None:
+    assert keeps(column, None)
+
+
+def test_a_type_for_several_tables_holds_the_values_of_all() -> None:
+    assert common_type([VARCHAR]) == "character varying(20)"
+    assert common_type([VARCHAR, TEXT]) == "text"
+    assert common_type([ENUM, VARCHAR]) == "text"
+    assert common_type([N10_2, N10_4]) == "numeric"
+    assert common_type([SMALL, BIG, INT]) == "big"
+    assert common_type([STAMP, DATE]) is None
+
+
+@pytest.mark.parametrize(
+    ("column", "summed", "kept"),
+    [
+        (SMALL, None, True),
+        (NUMERIC, None, True),
+        (N10_2, None, True),
+        (N5_MINUS_2, None, False),
+        (FLOAT, None, False),
+        (TEXT, None, False),
+        (BIG, INT, True),
+        (BIG, N10_2, False),
+        (BIG, N5_MINUS_2, True),
+        (NUMERIC, N10_4, True),
+        (N10_4, N10_4, True),
+        (N10_2, N10_4, False),
+    ],
+)
+def test_counts_and_sums_are_not_rounded(
+    column: BaseType, summed: BaseType | None, kept: bool
+) -> None:
+    assert keeps_sum(column, summed) is kept
