@@ -633,11 +633,16 @@ def test_a_quiet_log_moves_on_now_and_then(log: Log, monkeypatch: pytest.MonkeyP
     log.writer.flush(Lsn(0x400))
     asked = time.monotonic()
     assert planning.latest(following) == following
-    passed_on = eventually(
-        lambda: found if (found := planning.latest(following)) != following else None, "news"
-    )
+    found = following
+
+    def has_moved_on() -> bool:
+        nonlocal found
+        found = planning.latest(following)
+        return found != following
+
+    eventually(has_moved_on, "news")
     assert time.monotonic() - asked > 0.3
-    assert passed_on["lsn"] == 0x400
+    assert found["lsn"] == 0x400
 
 
 def test_the_question_for_news_waits_for_them(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
