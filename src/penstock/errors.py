@@ -451,6 +451,21 @@ class ConsumerInvalidated(LogError):
         )
 
 
+class ConsumerUnwritable(LogError):
+    """A consumer cannot say in the log what it has applied."""
+
+    def __init__(self, consumer: str, path: str, reason: str) -> None:
+        super().__init__(
+            f'consumer "{consumer}" cannot be registered in the change log in {path}: {reason}',
+            remedy=(
+                "Run the query as the user who captures, or leave out the option consumer: then "
+                "retention does not wait for the query"
+            ),
+            consumer=consumer,
+            path=path,
+        )
+
+
 class ConsumerUnknown(LogError):
     """Nobody of that name is registered."""
 

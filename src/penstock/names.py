@@ -1,4 +1,4 @@
-"""Names of tables, as people write them and as SQL needs them. A shared word."""
+"""Names of tables and columns, as people write them and as SQL needs them. A shared word."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ class TableName:
 
     def __str__(self) -> str:
         return self.sql
+
+
+def column_name(text: str) -> str:
+    """Read a column's name, as people write it.
+
+    >>> column_name("ID"), column_name('"ID"')
+    ('id', 'ID')
+    """
+    if re.fullmatch(_PART, text.strip()) is None:
+        raise ValueError(f"{text!r} is not a column name such as id")
+    return _unquote(text.strip())
 
 
 def split_names(text: str) -> list[str]:

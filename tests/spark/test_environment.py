@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.applications import APPS, application
+from support.applications import APPS, SPARK_HOME, application
 from support.notes import NotesLog
 
 TESTS = Path(__file__).parents[1]
@@ -58,3 +58,15 @@ def test_a_session_that_spark_itself_makes_reads_with_no_register_call(
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with application(command, tmp_path, environment) as running:
         running.succeeded(within_s=120)
+
+
+def test_what_spark_submit_says_comes_before_our_defaults(tmp_path: Path) -> None:
+    # Another name of the same Python, as a user may have given.
+    python = f"{Path(sys.executable).parent}/./{Path(sys.executable).name}"
+    command = [SPARK_HOME / "bin" / "spark-submit", "--master", "local[1]"]
+    command += ["--conf", "spark.sql.shuffle.partitions=3", APPS / "session.py", tmp_path / "found"]
+    environment = {"PYSPARK_PYTHON": python, "SPARK_HOME": str(SPARK_HOME)}
+    with application(command, tmp_path, environment) as running:
+        running.succeeded(within_s=120)
+    found = json.loads((tmp_path / "found").read_text())
+    assert found == {"master": "local[1]", "partitions": "3", "ui": "false", "python": python}

@@ -16,7 +16,7 @@ from penstock.changelog.maintenance import prune
 from penstock.changelog.settings import LogSettings, RetentionSettings
 from support.applications import APPS, Application, application
 from support.notes import NotesLog
-from support.repeats import repeats
+from support.repeats import SOAK, repeats
 from support.waiting import eventually
 
 
@@ -50,6 +50,7 @@ def test_a_query_killed_at_random_moments_under_load_sees_each_change_once(tmp_p
     assert rows == sorted(rows), "and in the order of the commits"
     repeated = [file.read_text() for file in (directory / "repeated").iterdir()]
     assert set(repeated) <= {"same"}, "a batch that comes again holds what it held before"
+    assert repeated or not SOAK, "of so many kills one is between a batch and Spark's note of it"
 
 
 @contextmanager

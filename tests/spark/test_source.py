@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.types import StructType
 
 from penstock.changelog import consumers
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.maintenance import prune
+from penstock.changelog.planning import shares
+from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
+from penstock.errors import BadOption, LogForeignPosition, LogRetired, SchemaMismatch
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Column, Delete, Insert, Message, Relation, Truncate, Update
+from penstock.spark import reading
 from penstock.spark.errors import explain
+from penstock.spark.reading import PenstockReader, PenstockStreamReader, _Part
 from penstock.spark.source import PenstockDataSource
-from support.logs import IDENTITY, append_transaction
+from support import wire
+from support.logs import IDENTITY, append_transaction, apply
+from support.waiting import eventually
 
 NOTES = Relation(
     oid=16400,
@@ -73,18 +87,28 @@ def batch(spark: SparkSession, log: Log, **options: str) -> DataFrame:
 
 
 def stream(
-    spark: SparkSession, log: Log, checkpoint: str = "checkpoint", **options: str
+    spark: SparkSession,
+    log: Log,
+    checkpoint: str = "checkpoint",
+    source: str = "penstock",
+    killed: bool = False,
+    **options: str,
 ) -> list[list[Row]]:
-    """What there is now, through a stream that stops when it has read it: batch by batch."""
+    """What there is now, through a stream that stops when it has read it: batch by batch.
+
+    `killed`: in its first batch.
+    """
     batches: list[list[Row]] = []
 
     def collect(frame: DataFrame, _batch_id: int) -> None:
+        if killed:
+            raise RuntimeError("killed")
         batches.append(sorted(frame.collect(), key=lambda r: (r["_commit_version"], r["_seq"])))
 
     given = {"path": str(log.path), "table": "notes", **options}
     given = {name: value for name, value in given.items() if value}
     query = (
-        spark.readStream.format("penstock")
+        spark.readStream.format(source)
         .options(**given)
         .load()
         .writeStream.foreachBatch(collect)
@@ -157,6 +181,46 @@ def test_batches_hold_whole_transactions_that_fit_and_a_large_one_alone(
     assert found == [[0, 1, 2, 3], [4, 5, 6, 7], list(range(10, 19)), [20]]
     sizes = ids(stream(spark, log, "by bytes", maxBytesPerTrigger="1"))
     assert [len(rows) for rows in sizes] == [2, 2, 2, 2, 9, 1]
+
+
+def test_a_stream_in_small_steps_and_shares_gives_each_change_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:  # M5.1
+    # Frames of many commits, batches that end within them, and tasks that end where batches do.
+    log = Log(tmp_path / "log")
+    fragmenter = Fragmenter(log.writer.complete_lsn)
+    lsns = [Lsn(0x200 + 16 * number) for number in range(12)]
+    for number, lsn in enumerate(lsns):
+        rows = [Insert(16400, (str(2 * number + n).encode(), b"new", None)) for n in range(2)]
+        changes = [wire.xlog(NOTES), *map(wire.xlog, rows)]
+        run = [wire.begin(lsn - 8), *changes, wire.commit(lsn)]
+        apply(log.writer, fragmenter, [memoryview(message) for message in run])
+        if number % 5 == 4:
+            log.writer.flush(lsn)
+    log.writer.flush(lsns[-1])
+
+    # Local, so that Spark sends the classes and not their names.
+    class SmallReader(PenstockStreamReader):
+        def _parts(self, log: LogReader, after: Position, up_to: Position) -> list[InputPartition]:
+            return [_Part(share) for share in shares(log, after, up_to, share_bytes=600)]
+
+    class SmallShares(PenstockDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "penstock-small"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+            usual = super().streamReader(schema)
+            assert isinstance(usual, PenstockStreamReader)
+            return SmallReader(usual._options, usual._decoding)
+
+    spark.dataSource.register(SmallShares)
+    expected = list(range(2 * len(lsns)))
+    batches = ids(stream(spark, log, source="penstock-small", maxRowsPerTrigger="6"))
+    assert batches == [expected[at : at + 6] for at in range(0, len(expected), 6)]
+    middle = batch(spark, log, startingPosition=str(lsns[2]), endingPosition=str(lsns[6]))
+    assert ids([middle.collect()]) == [expected[6:14]]
+    log.writer.close()
 
 
 def test_positions_choose_a_range(spark: SparkSession, log: Log) -> None:  # M5.1
@@ -329,6 +393,9 @@ def test_a_log_of_thousands_of_small_frames_is_read_whole(spark: SparkSession, l
         ({"table": "absent"}, "holds no change of public.absent yet"),
         ({"columns": "id,nope"}, "public.notes has no column nope.*id, status, body"),
         ({"columns": "id,id"}, "a column is named twice"),
+        ({"columns": "nonsense.id"}, "'nonsense.id' is not a column name"),
+        ({"columns": "id,2nd"}, "'2nd' is not a column name"),
+        ({"consumer": "a b"}, "'a b' is not a name of up to 100 letters"),
         ({"startingPosition": "soon"}, "'soon' is none of: earliest, latest"),
         ({"startingPosition": "0/FFFFFF"}, "beyond the end of the change log"),
         ({"maxRowsPerTrigger": "0"}, "'0' is not a whole number above 0"),
@@ -356,22 +423,280 @@ def test_a_stream_refuses_an_end(spark: SparkSession, log: Log) -> None:  # M7.3
     assert "a stream has no end" in (explain(caught.value) or "")
 
 
-def test_a_stream_from_the_end_begins_once_although_spark_asks_twice(
-    tmp_path: Path,
-) -> None:  # M5.3
-    log = Log(tmp_path / "log")
+def test_columns_are_those_of_load_whatever_comes_before_the_action(
+    spark: SparkSession, log: Log
+) -> None:  # M4.6
     log.insert(0x200, 1)
-    options = {"path": str(log.path), "table": "notes", "consumer": "mine", "batchRange": "true"}
-    options["startingPosition"] = "latest"
-    source = PenstockDataSource(options)
-    reader = source.streamReader(source.schema())
-    reader.initialOffset()
-    end = reader.reportLatestOffset() or {}
+    loaded = batch(spark, log)
+    streamed = spark.readStream.format("penstock").options(path=str(log.path), table="notes").load()
+    wider = replace(NOTES, columns=(*NOTES.columns, Column(False, "more", 25, -1)))
+    log.append(0x300, wider, Insert(16400, (b"2", b"new", None, b"x")))
+    assert [row.asDict().get("more") for row in loaded.collect()] == [None, None]
+    query = streamed.writeStream.format("memory").queryName("as_loaded")
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert [row["id"] for row in spark.table("as_loaded").orderBy("id").collect()] == [1, 2]
+    loaded = batch(spark, log)
+    assert "more" in loaded.columns
+    narrow = replace(NOTES, columns=NOTES.columns[:1])
+    log.append(0x400, narrow, Insert(16400, (b"3",)))
+    with pytest.raises(PySparkException) as caught:
+        loaded.collect()
+    assert "column status of public.notes is gone" in (explain(caught.value) or "")
+
+
+def test_a_schema_that_is_not_the_tables_is_refused(log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    source = PenstockDataSource({"path": str(log.path), "table": "notes"})
+    with pytest.raises(SchemaMismatch, match=r"not that of public\.notes.*Give no schema"):
+        source.reader(StructType())
+    schema = PenstockDataSource(source.options).schema()
+    assert isinstance(source.reader(schema), PenstockReader)
+
+
+def test_a_stream_does_not_begin_in_the_future(log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    with pytest.raises(BadOption, match=r"2999-01-01T00:00:00\+00:00 is in the future"):
+        Planning(log, startingPosition="2999-01-01").initial()
+
+
+def test_a_position_of_another_version_is_refused_as_such(log: Log) -> None:  # M7.3
+    log.insert(0x200, 1)
+    planning = Planning(log)
+    with pytest.raises(LogForeignPosition, match="version 2, and this Penstock reads version 1"):
+        planning.latest({**planning.initial(), "v": 2})
+
+
+class Planning:
+    """The process in which Spark plans the batches of one run; offsets travel as JSON."""
+
+    def __init__(self, log: Log, **options: str) -> None:
+        given = {"path": str(log.path), "table": "notes", **options}
+        source = PenstockDataSource({name: value for name, value in given.items() if value})
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, PenstockStreamReader)
+        self._reader = reader
+
+    def initial(self) -> dict[str, Any]:
+        return through_json(self._reader.initialOffset())
+
+    def latest(self, start: dict[str, Any], limit: ReadLimit | None = None) -> dict[str, Any]:
+        limit = limit or self._reader.getDefaultReadLimit()
+        return through_json(self._reader.latestOffset(start, limit))
+
+    def batches(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Planned now, read as they are asked for."""
+        parts = self._reader.partitions(start, end)
+        return (batch for part in parts for batch in self._reader.read(part))
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row for batch in self.batches(start, end) for row in batch.to_pylist()]
+
+    def ids(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        return [row["id"] for row in self.rows(start, end)]
+
+
+def through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+@pytest.mark.parametrize("limit", [None, ReadAllAvailable()])
+def test_what_commits_while_a_stream_from_the_end_starts_is_delivered(
+    log: Log, limit: ReadLimit | None
+) -> None:  # M5.3
+    log.insert(0x200, 1)
+    planning = Planning(log, startingPosition="latest", consumer="mine", batchRange="true")
+    start = planning.initial()
     log.insert(0x300, 2)
-    later = reader.initialOffset()
+    end = planning.latest(start, limit)
+    log.insert(0x400, 3)
+    later = planning.initial()
     (known,) = consumers.consumers(LocalStorage(log.path))
     assert known.applied_lsn == 0x200, "what is still to be read is kept"
-    (part,) = reader.partitions(later, end)
-    (row,) = (row for batch in reader.read(part) for row in batch.to_pylist())  # type: ignore[union-attr]
-    assert (row["_seq"], row["_commit_version"]) == (0x200, 0x200)
+    changed, covered = planning.rows(later, end)
+    assert changed["id"] == 2
+    assert (covered["_seq"], covered["_commit_version"]) == (0x200, 0x300)
+    following = planning.latest(end)
+    assert planning.ids(end, following)[0] == 3
+
+    # Killed in the first batch: it comes again as it was, whatever `latest` is by then.
+    again = Planning(log, startingPosition="latest", consumer="mine")
+    assert again.ids(again.initial(), end) == [2]
+    (known,) = consumers.consumers(LocalStorage(log.path))
+    assert known.applied_lsn == 0x200
+    following = again.latest(end)
+    assert again.ids(end, following) == [3]
+    assert again.latest(following) == following, "nothing is new"
+
+
+def test_a_first_batch_without_changes_keeps_its_place_too(log: Log) -> None:  # M5.3
+    log.insert(0x200, 1)
+    planning = Planning(log, startingPosition="latest")
+    end = planning.latest(planning.initial())
+    assert planning.ids(planning.initial(), end) == []
+    log.insert(0x300, 2)
+    again = Planning(log, startingPosition="latest")
+    assert again.ids(again.initial(), end) == []
+    assert again.ids(end, again.latest(end)) == [2]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_retention_between_a_kill_in_the_first_batch_and_the_restart_is_an_error(
+    spark: SparkSession, tmp_path: Path, starting: str
+) -> None:  # M5.3
+    log = Log(tmp_path / "log", LogSettings(segment_bytes=100))
+    log.insert(0x200, 1)
+    log.insert(0x300, 2)
+    with pytest.raises(StreamingQueryException, match="killed"):
+        stream(spark, log, killed=True, startingPosition=starting)
+    for number in range(5):
+        log.insert(0x400 + 16 * number, number)
+    prune(log.writer, RetentionSettings(min_age_s=0))
+    with pytest.raises(StreamingQueryException) as caught:
+        stream(spark, log, startingPosition=starting)
+    at = "0/100" if starting == "earliest" else "0/300"
+    assert f"no longer goes back to {at}" in (explain(caught.value) or "")
     log.writer.close()
+
+
+def test_a_restart_in_the_first_batch_repeats_it(spark: SparkSession, log: Log) -> None:  # M5.3
+    log.insert(0x200, 1)
+    with pytest.raises(StreamingQueryException, match="killed"):
+        stream(spark, log, killed=True, startingPosition="latest")
+    log.insert(0x300, 2)
+    found = ids(stream(spark, log, startingPosition="latest"))
+    assert [number for batch in found for number in batch] == [2]
+
+
+def test_a_batch_that_ends_before_it_begins_is_refused(log: Log) -> None:
+    log.insert(0x200, 1)
+    planning = Planning(log)
+    start = planning.initial()
+    end = planning.latest(start)
+    with pytest.raises(LogForeignPosition, match="from 0/200 to 0/100, before its start"):
+        planning.ids(end, start)
+
+
+def test_a_consumer_is_known_from_the_first_batch_on_although_there_is_a_checkpoint(
+    log: Log,
+) -> None:  # M3.9
+    log.insert(0x200, 1)
+    first = Planning(log)
+    end = first.latest(first.initial())
+    log.insert(0x300, 2)
+    following = first.latest(end)
+    storage = LocalStorage(log.path)
+
+    def registered() -> Lsn:
+        (known,) = consumers.consumers(storage)
+        consumers.forget(storage, "mine")
+        return known.applied_lsn
+
+    assert Planning(log, consumer="mine").ids(end, following) == [2]
+    assert registered() == 0x200
+    Planning(log, consumer="mine").latest(end)
+    assert registered() == 0x200
+
+
+def test_retention_between_planning_and_reading_is_an_error_and_not_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    monkeypatch.setattr("penstock.changelog.runs._RUN_BYTES", 1)
+    log = Log(tmp_path / "log", LogSettings(segment_bytes=100))
+    for number in range(10):
+        log.insert(0x200 + 16 * number, number)
+    planning = Planning(log)
+    start = planning.initial()
+    end = planning.latest(start)
+    untouched, begun = planning.batches(start, end), planning.batches(start, end)
+    assert next(begun).to_pylist()[0]["id"] == 0
+    prune(log.writer, RetentionSettings(min_age_s=0))
+    for batches in (untouched, begun):
+        with pytest.raises(LogRetired, match=r"no longer goes back to|retention has removed it"):
+            list(batches)
+    log.writer.close()
+
+
+def test_a_quiet_log_moves_on_now_and_then(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    # M5.3
+    monkeypatch.setattr(reading, "_LONG_POLL_S", 0.05)
+    monkeypatch.setattr(reading, "_EMPTY_RANGE_S", 0.5)
+    log.insert(0x200, 1)
+    planning = Planning(log, batchRange="true")
+    end = planning.latest(planning.initial())
+    # Of other tables: there is something to pass on at once.
+    log.append(0x300, OTHER, Insert(16500, (b"9",)))
+    following = planning.latest(end)
+    (row,) = planning.rows(end, following)
+    assert (row["_change_type"], row["_commit_version"]) == ("batch_range", 0x300)
+    # Nothing at all: only now and then.
+    log.writer.flush(Lsn(0x400))
+    asked = time.monotonic()
+    assert planning.latest(following) == following
+    found = following
+
+    def has_moved_on() -> bool:
+        nonlocal found
+        found = planning.latest(following)
+        return found != following
+
+    eventually(has_moved_on, "news")
+    assert time.monotonic() - asked > 0.3
+    assert found["lsn"] == 0x400
+
+
+def test_the_question_for_news_waits_for_them(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    # M5.3
+    monkeypatch.setattr(reading, "_LONG_POLL_S", 60.0)
+    log.insert(0x200, 1)
+    planning = Planning(log)
+    end = planning.latest(planning.initial())
+    writing = threading.Timer(0.3, log.insert, (0x300, 2))
+    asked = time.monotonic()
+    writing.start()
+    following = planning.latest(end)
+    assert 0.2 < time.monotonic() - asked < 30
+    writing.join()
+    assert planning.ids(end, following) == [2]
+
+
+def test_a_change_has_one_identity_whatever_the_options(log: Log) -> None:  # M5.3
+    log.append(
+        0x200,
+        *(NOTES, Insert(16400, (b"1", b"a", None)), OTHER, Insert(16500, (b"9",))),
+        Update(16400, (b"1", b"a", None), None, (b"1", b"b", b"x")),
+        Delete(16400, (b"1", b"b", None), None),
+    )
+    log.insert(0x300, 2, 3)
+
+    def identities(**options: str) -> list[tuple[int, int, str]]:
+        planning = Planning(log, **options)
+        start = planning.initial()
+        rows = planning.rows(start, planning.latest(start))
+        return [
+            (row["_commit_version"], row["_seq"], row["_change_type"].partition("_")[0])
+            for row in rows
+        ]
+
+    expected = [
+        *((0x200, 0, "insert"), (0x200, 2, "update"), (0x200, 3, "delete")),
+        *((0x300, 0, "insert"), (0x300, 1, "insert")),
+    ]
+    assert identities(preimages="false") == expected
+    assert identities(table="", tables="notes") == expected
+    for options in ({}, {"columns": "body"}, {"maxRowsPerTrigger": "100"}):
+        # Both rows of an update have the same.
+        assert list(dict.fromkeys(identities(**options))) == expected
+    assert (0x200, 1, "insert") in identities(table="", tables="*")
+
+
+def test_what_is_wrong_is_also_said_to_standard_error(
+    log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:  # M7.3
+    log.insert(0x200, 1)
+    with pytest.raises(SchemaMismatch):
+        PenstockDataSource({"path": str(log.path), "table": "absent"}).schema()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"penstock: the change log in {log.path} holds no change of public.absent"
+    )

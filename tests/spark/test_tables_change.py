@@ -247,3 +247,15 @@ def test_values_that_were_not_in_the_wal_are_told_apart_from_null(things: Things
         ("update_postimage", 2, 12, long, [], []),
         ("delete", 2, None, None, [], unknown),
     ]
+
+
+def test_a_renamed_table_is_read_by_the_name_that_it_had(things: Things) -> None:  # M4.6
+    things.sql("INSERT INTO things VALUES (1, 10)")
+    things.sql("ALTER TABLE things RENAME TO stuff", "INSERT INTO stuff VALUES (2, 20)")
+    assert shown(things.batch(), "id") == [(1,)]
+    assert shown(things.batch(table="stuff"), "id") == [(2,)]
+    with pytest.raises(PySparkException, match=r"no change of public\.thinks.*under its old name"):
+        things.batch(table="thinks")
+    assert shown(things.stream(), "id") == [(1,)]
+    things.sql("INSERT INTO stuff VALUES (3, 30)")
+    assert things.stream() == [], "which is not an error"

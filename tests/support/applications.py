@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
+from penstock.spark.session import session_members
 from support.waiting import eventually
 
 SPARK_HOME = Path(_find_spark_home())
@@ -73,7 +74,7 @@ class Application:
 
     def _all_killed(self) -> bool:
         # Again and again, for one may have been about to start another.
-        members = _session_members(self._process.pid)
+        members = session_members(self._process.pid)
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -110,14 +111,3 @@ def application(
     finally:
         running.kill()
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _session_members(session: int) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            pid = int(process.name)
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            if os.getsid(pid) == session and state != "Z":
-                found.append(pid)
-    return found

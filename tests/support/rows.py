@@ -129,15 +129,62 @@ def random_change(chance: random.Random, relation: Relation, texts: list[Texts])
             return Update(relation.oid, old_key, old_row, with_toast(row()))
 
 
+def random_history(
+    chance: random.Random, count: int
+) -> tuple[list[Message], dict[str, list[Relation]]]:
+    """Changes of two tables that are described anew, and renamed, in between; what had each name.
+
+    A description stands among the changes, before those that it is about.
+    """
+    tables = {oid: random_table(chance, oid, name) for oid, name in ((1, "t"), (2, "other"))}
+    messages: list[Message] = [relation for relation, _ in tables.values()]
+    named: dict[str, list[Relation]] = {}
+    for _ in range(count):
+        oid = chance.choice(list(tables))
+        relation, texts = tables[oid]
+        if chance.random() < 0.15:
+            # Another name, and a column more or fewer.
+            kept = chance.randint(1, len(relation.columns))
+            name = chance.choice(["t", "other", "third"])
+            if name in {other.name for each, (other, _) in tables.items() if each != oid}:
+                name = f"{name}_of_{oid}"
+            relation = replace(relation, name=name, columns=relation.columns[:kept])
+            tables[oid] = relation, texts[:kept]
+            messages.append(relation)
+        elif chance.random() < 0.2:
+            oids = chance.sample(list(tables), k=chance.randint(1, len(tables)))
+            messages.append(Truncate(False, False, tuple(oids)))
+        else:
+            messages.append(random_change(chance, relation, texts))
+    for message in messages:
+        if isinstance(message, Relation):
+            named.setdefault(message.name, []).append(message)
+    return messages, named
+
+
 def run_of(
-    chance: random.Random, changes: Sequence[Message], definitions: Sequence[Sequence[Message]]
+    chance: random.Random,
+    changes: Sequence[Message],
+    definitions: Sequence[Sequence[Message]] = (),
 ) -> Run:
-    """Changes of one commit each, some streamed; of the definitions with an oid the last counts."""
-    payloads, streamed, ordinals = [], [], []
+    """Changes of one commit each, some streamed; a Relation among them is in force from there on.
+
+    `definitions` are in force from the start.
+    """
+    payloads: list[bytes] = []
+    streamed, ordinals = [], []
+    emptied: list[tuple[int, int]] = []
+    known = [tuple(encode(message) for message in group) for group in definitions]
     by_oid = {group[0].oid: n for n, group in enumerate(definitions)}  # type: ignore[union-attr]
     for change in changes:
+        if isinstance(change, Relation):
+            by_oid[change.oid] = len(known)
+            known.append((encode(change),))
+            continue
         is_streamed = chance.random() < 0.3
         given = replace(change, xid=9) if is_streamed else change  # type: ignore[arg-type]
+        if isinstance(change, Truncate):
+            emptied += [(len(payloads), by_oid[oid]) for oid in change.relation_oids]
         payloads.append(encode(given))
         streamed.append(is_streamed)
         oid = getattr(change, "relation_oid", None)
@@ -155,5 +202,6 @@ def run_of(
         np.full(count, 9, np.int64),
         np.arange(count, dtype=np.int64),
         np.array(ordinals, np.int32),
-        tuple(tuple(encode(message) for message in group) for group in definitions),
+        tuple(emptied),
+        tuple(known),
     )

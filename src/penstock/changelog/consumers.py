@@ -1,11 +1,12 @@
 """Who reads the log, and how far each has come: one small file each, written by the consumer.
 
-A consumer says what it has *applied*: after a crash it may come back there and must find it. Spark
-tells its sources late, and never when idle, so that is not used.
+A consumer says what it has *applied*: after a crash it may come back there and must find it. The
+Spark source says what Spark tells it, one batch late: never too much.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import time
@@ -18,6 +19,7 @@ from penstock.changelog.storage import Storage
 from penstock.errors import (
     ConfigError,
     ConsumerInvalidated,
+    ConsumerUnwritable,
     LogForeign,
     LogForeignPosition,
     LogInUse,
@@ -27,6 +29,8 @@ from penstock.lsn import Lsn
 FOLDER = "consumers"
 _LOCK = "consumers.lock"
 _PATIENCE_S = 10.0
+# Waiting does not help: a person must change permissions.
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,26 @@ def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Cons
     """Note what a consumer has applied; the first time makes it known, and keeps what it needs.
 
     Raises `ConsumerInvalidated` if it was released meanwhile, `LogForeignPosition` if it belongs to
-    another log.
+    another log, `ConsumerUnwritable` if this user may not write there.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+    if not is_name(name):
         raise ConfigError(
             f"{name!r} is not a name for a consumer",
             remedy="Use up to 100 letters, digits, - and _",
         )
-    with _exclusively(storage):
-        return _register(storage, name, log_id, applied_lsn)
+    try:
+        with _exclusively(storage):
+            return _register(storage, name, log_id, applied_lsn)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+        where = str(getattr(storage, "root", "log"))
+        raise ConsumerUnwritable(name, where, error.strerror or "") from error
+
+
+def is_name(text: str) -> bool:
+    """Whether a consumer may be called so: it becomes the name of a file."""
+    return re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text) is not None
 
 
 def _register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Consumer:

@@ -12,10 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.changelog.format import SEGMENT_HEADER_SIZE, Records
+from penstock.changelog.format import Head, Records
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share
 from penstock.changelog.segments import FrameAt
+from penstock.errors import LogRetired
 from penstock.lsn import Lsn
 
 # One task's work. Large: what a task groups by itself need not be sent on (`bench source`, four
@@ -93,7 +94,9 @@ def shares(
                     close()
                     found += _parts(end, here, commit, share_bytes)
                     start = end = here
-        end = Position(max(end.lsn, header.complete_lsn), frame.segment, frame.end)
+        # The last frame may hold commits beyond the range: the next batch has those.
+        within = header.complete_lsn < up_to.lsn
+        end = Position(header.complete_lsn, frame.segment, frame.end) if within else up_to
         if size >= share_bytes:
             close()
     end = up_to
@@ -110,28 +113,49 @@ def _parts(after: Position, up_to: Position, commit: Records, share_bytes: int) 
 
 
 def at_time(reader: LogReader, moment: datetime) -> Position:
-    """Before the first transaction that committed then or later."""
-    start, end = reader.start(), reader.end()
+    """Before the first transaction that committed then or later.
+
+    Raises `LogRetired` if there may have been such a one in what retention has removed.
+    """
+    return reader.searching(lambda head: _at_time(reader, moment, head))
+
+
+def _at_time(reader: LogReader, moment: datetime, head: Head) -> Position:
     # A segment holds what was received before the next one was made, and so committed before.
     early_us = (moment - _CLOCKS).timestamp() * 1e6
-    low, high = start.segment, end.segment
+    low, high = head.first_segment, head.last_segment
     while low < high:
         middle = (low + high + 1) // 2
         if reader.segment(middle).header().created_us <= early_us:
             low = middle
         else:
             high = middle - 1
-    if low > start.segment:
-        start = Position(reader.segment(low).header().base_lsn, low, SEGMENT_HEADER_SIZE)
+    # Nothing before this place is of that time: there never was anything, or it was too early.
+    is_known = low == 1 or reader.segment(low).header().created_us <= early_us
+    start = last = reader.start_of(low)
+    end = Position(head.complete_lsn, head.last_segment, head.position)
     since_us = (moment - _POSTGRES_EPOCH) / timedelta(microseconds=1)
-    last = start
-    for frame in reader.frames(start, end):
-        for commit in _commits(reader, frame, start, end):
-            if commit["time_us"] >= since_us:
-                return last
-            last = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
-        last = Position(max(last.lsn, frame.header.complete_lsn), frame.segment, frame.end)
-    return end
+    for commit, frame in _all_commits(reader, start, end):
+        if commit["time_us"] >= since_us:
+            break
+        last = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
+        is_known = True
+    else:
+        last = end
+    if not is_known:
+        raise LogRetired(
+            f"the change log in {reader.where} no longer goes back to {moment.isoformat()}",
+            remedy="Seed the target again, or begin with what is there: earliest",
+        )
+    return last
+
+
+def _all_commits(
+    reader: LogReader, after: Position, up_to: Position
+) -> Iterator[tuple[Records, FrameAt]]:
+    for frame in reader.frames(after, up_to):
+        for commit in _commits(reader, frame, after, up_to):
+            yield commit, frame
 
 
 def _commits(

@@ -7,7 +7,7 @@ where it stands, and without one a binary search over the segments' headers find
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,12 +105,7 @@ class LogReader:
         Commits whose fragments lie in segments that retention has removed are skipped: everybody
         has applied them.
         """
-        head = self.head()
-        while True:
-            try:
-                return self._start(head)
-            except LogRetired as retired:
-                head = self._moved_on(head, retired)
+        return self.searching(self._start)
 
     def _start(self, head: Head) -> Position:
         start = head.first_segment
@@ -122,7 +117,11 @@ class LogReader:
                 start = number + 1
         if start > head.last_segment:
             return Position(head.complete_lsn, head.last_segment, head.position)
-        return Position(self.segment(start).header().base_lsn, start, SEGMENT_HEADER_SIZE)
+        return self.start_of(start)
+
+    def start_of(self, number: int) -> Position:
+        """Before all that commits in a segment."""
+        return Position(self.segment(number).header().base_lsn, number, SEGMENT_HEADER_SIZE)
 
     def end(self) -> Position:
         """Behind the newest commit that may be read."""
@@ -142,19 +141,21 @@ class LogReader:
 
     def locate(self, lsn: Lsn) -> Position:
         """The place of an LSN; refuses one before the oldest segment or beyond the end."""
+        return self.searching(lambda head: self._locate(lsn, head))
+
+    def searching(self, search: Callable[[Head], Position]) -> Position:
+        """A position by the head; again, if retention took a segment from under the search.
+
+        If it did not, what was asked for is really gone.
+        """
         head = self.head()
         while True:
             try:
-                return self._locate(lsn, head)
-            except LogRetired as retired:
-                head = self._moved_on(head, retired)
-
-    def _moved_on(self, before: Head, retired: LogRetired) -> Head:
-        """The head, if retention has moved it since; else what was asked for is really gone."""
-        head = self.head()
-        if head.first_segment == before.first_segment:
-            raise retired
-        return head
+                return search(head)
+            except LogRetired:
+                before, head = head, self.head()
+                if head.first_segment == before.first_segment:
+                    raise
 
     def _locate(self, lsn: Lsn, head: Head) -> Position:
         if lsn > head.complete_lsn:
@@ -186,7 +187,7 @@ class LogReader:
         return Position(lsn, low, byte_pos)
 
     def tables(self) -> list[TableEntry]:
-        """Every table of which there was a change, as it was described last."""
+        """Every table of which there was a change, as it was described last; newest last."""
         try:
             return read_tables(self.storage)
         except FormatError as error:

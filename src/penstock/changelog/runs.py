@@ -22,12 +22,14 @@ from penstock.changelog.format import (
 )
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.segments import FrameAt, SegmentReader
+from penstock.postgres.fragments import touched
 
 Integers = npt.NDArray[np.int64]
 
 # Enough to make the work per run small beside that per message, and little memory.
 _RUN_BYTES = 4 * 2**20
 PADDING = bytes(64)
+_TRUNCATE = ord("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Run:
     seq: Integers
     # Which of `definitions` the message was received under; -1 for those of several tables.
     definition: npt.NDArray[np.int32]
+    # Which message is a truncate, and of which of `definitions`: one entry for each of its tables.
+    emptied: tuple[tuple[int, int], ...]
     definitions: tuple[tuple[bytes, ...], ...]
 
 
@@ -82,6 +86,8 @@ class _Loaded:
     messages: Messages
     base: int
     definition_of: npt.NDArray[np.int32]
+    # The definitions of a truncate's tables, by its message.
+    emptied: dict[int, list[int]]
 
 
 class _Collector:
@@ -98,6 +104,8 @@ class _Collector:
         self._frames: dict[tuple[int, int], _Loaded] = {}
         self._definitions: dict[tuple[bytes, ...], int] = {}
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._count = 0
+        self._emptied: list[tuple[int, int]] = []
 
     def take(
         self,
@@ -150,6 +158,7 @@ class _Collector:
                 *(start, end, streamed),
                 *(lsn, time_us, xid, seq),
                 definition=definition,
+                emptied=tuple(self._emptied),
                 definitions=tuple(self._definitions),
             )
         self._clear()
@@ -161,26 +170,45 @@ class _Collector:
 
     def _load(self, segment: SegmentReader, frame: FrameAt, meta: ChangesMeta) -> _Loaded:
         messages = segment.messages(frame)
-        loaded = _Loaded(meta, messages, self._size, self._describe(segment, meta, messages))
+        streamed = _streamed(meta, len(messages))
+        loaded = _Loaded(
+            meta,
+            messages,
+            self._size,
+            self._describe(segment, meta, messages, streamed),
+            self._truncates(segment, meta, messages, streamed),
+        )
         self._frames[frame.segment, frame.position] = loaded
         self._buffers.append(messages.buffer)
         self._size += len(messages.buffer)
         return loaded
 
     def _describe(
-        self, segment: SegmentReader, meta: ChangesMeta, messages: Messages
+        self, segment: SegmentReader, meta: ChangesMeta, messages: Messages, streamed: Integers
     ) -> npt.NDArray[np.int32]:
         """Which definition each message of a frame uses."""
         found = np.full(len(messages), -1, np.int32)
         if not len(messages):
             return found
         # A truncate has several tables: what stands there is their number.
-        rows = np.frombuffer(messages.buffer, np.uint8)[messages.offsets[:-1]] != ord("T")
+        rows = _kinds(messages) != _TRUNCATE
         index = np.arange(len(messages))
-        oids = messages.uint32(index, 1 + 4 * _streamed(meta, len(messages)))
+        oids = messages.uint32(index, 1 + 4 * streamed)
         for entry in meta.relations:
             ordinal = self._ordinal(segment, int(entry["position"]))
             found[rows & (oids == entry["oid"]) & (index >= entry["from_message"])] = ordinal
+        return found
+
+    def _truncates(
+        self, segment: SegmentReader, meta: ChangesMeta, messages: Messages, streamed: Integers
+    ) -> dict[int, list[int]]:
+        """What each truncate of a frame empties, as its tables were described then."""
+        found = {}
+        for index in np.flatnonzero(_kinds(messages) == _TRUNCATE).tolist():
+            before = meta.relations[meta.relations["from_message"] <= index]
+            in_force = dict(zip(before["oid"].tolist(), before["position"].tolist(), strict=True))
+            oids = touched(messages[index], bool(streamed[index]))
+            found[index] = [self._ordinal(segment, in_force[oid]) for oid in oids]
         return found
 
     def _ordinal(self, segment: SegmentReader, position: int) -> int:
@@ -207,6 +235,11 @@ class _Collector:
             survives = ~np.isin(loaded.messages.uint32(index, 1), aborted)
             index, which, streamed = index[survives], which[survives], streamed[survives]
             within = np.arange(len(index))  # one fragment at a time: its survivors are counted
+        if loaded.emptied:
+            for place in np.flatnonzero(loaded.definition_of[index] < 0).tolist():
+                ordinals = loaded.emptied[int(index[place])]
+                self._emptied += [(self._count + place, ordinal) for ordinal in ordinals]
+        self._count += len(index)
         starts = loaded.messages.offsets + loaded.base
         # Field by field: to gather whole records first would copy them for each message.
         self._parts.append(
@@ -232,6 +265,10 @@ def _all_here(frame: FrameAt, meta: ChangesMeta, commits: Records) -> npt.NDArra
     first = commits["first_reference"].astype(np.int64)
     missing = elsewhere[first + commits["references"]] - elsewhere[first]
     return np.asarray((missing == 0) & (commits["aborted"] == 0), bool)
+
+
+def _kinds(messages: Messages) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(messages.buffer, np.uint8)[messages.offsets[:-1]]
 
 
 def _streamed(meta: ChangesMeta, messages: int) -> Integers:

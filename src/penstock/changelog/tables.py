@@ -1,7 +1,9 @@
 """The newest definition of each table in the log, in one small file, so that none must be searched.
 
-The file is a row of relation frames, one for each table. Their `complete_lsn` says from when on the
-definition is in force: whatever committed at or below was described otherwise.
+The file is a row of relation frames, in the order in which the tables were described: one for each
+name that a table has had, for what was written under an old name can still be read. Their
+`complete_lsn` says from when on the definition is in force: whatever committed at or below may have
+been described otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ FILE = "tables"
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table as it was described last: a Relation message and its Types."""
+    """A table as it was described last by this name: a Relation message and its Types."""
 
     after_lsn: Lsn
     messages: tuple[bytes, ...]
@@ -41,14 +43,16 @@ class TableBook:
         except FormatError:
             # The server describes each table again: with its next change it will be there.
             entries = []
-        self._frames = {_oid(entry): _frame(entry) for entry in entries}
-        self._contents = {_oid(entry): entry.messages for entry in entries}
+        # By oid and name, the newest last; and how each oid is described now.
+        self._frames = {_key(entry): _frame(entry) for entry in entries}
+        self._in_force = {_oid(entry): entry.messages for entry in entries}
 
     def note(self, entry: TableEntry) -> None:
-        oid = _oid(entry)
-        if self._contents.get(oid) != entry.messages:
-            self._contents[oid] = entry.messages
-            self._frames[oid] = _frame(entry)
+        if self._in_force.get(_oid(entry)) != entry.messages:
+            self._in_force[_oid(entry)] = entry.messages
+            # Behind all others: of two tables that had one name, the last one is that name's.
+            self._frames.pop(_key(entry), None)
+            self._frames[_key(entry)] = _frame(entry)
             self._changed = True
 
     def save(self) -> None:
@@ -58,7 +62,7 @@ class TableBook:
 
 
 def read_tables(storage: Storage) -> list[TableEntry]:
-    """Raises `FormatError` if the file is not whole."""
+    """As they were described, oldest first. Raises `FormatError` if the file is not whole."""
     try:
         data = storage.read(FILE)
     except FileNotFoundError:
@@ -81,6 +85,13 @@ def read_tables(storage: Storage) -> list[TableEntry]:
 
 def _oid(entry: TableEntry) -> int:
     return int.from_bytes(entry.messages[0][1:5], "big")
+
+
+def _key(entry: TableEntry) -> bytes:
+    """Oid, schema and name, as they stand at the start of a Relation."""
+    relation = entry.messages[0]
+    end_of_schema = relation.index(b"\0", 5)
+    return relation[: relation.index(b"\0", end_of_schema + 1)]
 
 
 def _frame(entry: TableEntry) -> bytes:

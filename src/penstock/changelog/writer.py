@@ -127,7 +127,8 @@ class LogWriter(Closing):
             raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
         finished = self._unfinished.finish(xid)
         for content in finished.definitions:
-            self._tables.note(TableEntry(self._last_commit_lsn, content))
+            # Its own changes from before it was described so commit here too.
+            self._tables.note(TableEntry(commit.lsn, content))
         self._last_commit_lsn = commit.lsn
         pieces, seq = [], 0
         for piece in finished.pieces:

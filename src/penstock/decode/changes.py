@@ -24,7 +24,6 @@ from penstock.decode.metadata import (
     range_row,
     schema,
     truncated,
-    truncates,
     words,
 )
 from penstock.decode.octets import Octets, Positions
@@ -74,8 +73,8 @@ class TableChanges:
             if len(index):
                 parts.append(self._rows(octets, run, np.asarray(index), plan))
         if self._wanted.on_truncate != "skip":
-            ours = {plan.oid: self._wanted.table for plan in plans if plan.is_wanted}
-            if emptied := [message for message, _ in truncates(octets, run, ours)]:
+            emptied = [message for message, which in run.emptied if plans[which].is_wanted]
+            if emptied:
                 parts.append(self._emptied(run, emptied))
         return in_order(self.schema, parts)
 
@@ -143,7 +142,6 @@ class _Plan:
 
     def __init__(self, definition: Definition, wanted: Wanted) -> None:
         self.definition = definition
-        self.oid = definition.relation.oid
         self.is_wanted = definition.table == wanted.table
         self._wanted = wanted
 
@@ -193,9 +191,11 @@ class _Plan:
 
 
 def unrepresentable(table: TableName, name: str, kind: ValueType, lsn: Lsn) -> ValueUnrepresentable:
+    # What is not UTF-8 is no text either.
+    or_text = "" if kind.kind is Kind.TEXT else ", or to string to read such columns as text"
     return ValueUnrepresentable(
         f"column {name} of {table} holds a value at {lsn} that {kind} cannot hold: {_sort(kind)}",
-        remedy="Set onUnrepresentable to null, or to string to read such columns as text",
+        remedy=f"Set onUnrepresentable to null{or_text}",
         lsn=lsn,
         column=name,
     )

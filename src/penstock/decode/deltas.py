@@ -21,7 +21,6 @@ from penstock.decode.classify import Counted, Needed, classify
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
 from penstock.decode.images import images
-from penstock.decode.metadata import truncates
 from penstock.decode.octets import Octets
 from penstock.decode.tuples import TEXT
 from penstock.decode.types import Kind, ValueType
@@ -166,9 +165,9 @@ class Deltas:
     ) -> Iterator[pa.Table]:
         notes: Counter[str] = Counter()
         for number, source in enumerate(wanted.sources):
-            ours = {d.relation.oid: d.table for d in definitions if d.table == source.table}
-            if source.rules and (emptied := truncates(octets, run, ours)):
-                raise truncated(run, emptied[0][0], source.table, wanted.name)
+            emptied = [m for m, which in run.emptied if definitions[which].table == source.table]
+            if source.rules and emptied:
+                raise truncated(run, emptied[0], source.table, wanted.name)
             for which, definition in enumerate(definitions):
                 index = np.flatnonzero(run.definition == which)
                 if definition.table != source.table or not len(index):

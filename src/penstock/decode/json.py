@@ -26,7 +26,6 @@ from penstock.decode.metadata import (
     range_row,
     schema,
     truncated,
-    truncates,
     words,
 )
 from penstock.decode.octets import Octets, Positions
@@ -72,19 +71,20 @@ class JsonChanges:
     def batch(self, run: Run) -> pa.RecordBatch:
         octets = Octets(run.buffer)
         parts = []
-        names: dict[int, TableName] = {}
+        names: dict[int, TableName] = {}  # of the definitions that are wanted
         for ordinal, messages in enumerate(run.definitions):
             if messages not in self._definitions:
                 self._definitions[messages] = Definition.parse(messages)
             definition = self._definitions[messages]
             if self._wanted.tables and definition.table not in self._wanted.tables:
                 continue
-            names[definition.relation.oid] = definition.table
+            names[ordinal] = definition.table
             index = np.flatnonzero(run.definition == ordinal)
             if len(index):
                 parts.append(self._rows(octets, run, index, definition))
-        if self._wanted.on_truncate != "skip" and (emptied := truncates(octets, run, names)):
-            parts.append(self._emptied(run, emptied, names))
+        emptied = [(message, names[which]) for message, which in run.emptied if which in names]
+        if self._wanted.on_truncate != "skip" and emptied:
+            parts.append(self._emptied(run, emptied))
         return in_order(self.schema, parts)
 
     def _rows(
@@ -131,15 +131,14 @@ class JsonChanges:
         return pc.binary_join_element_wise(json.dumps(name, ensure_ascii=False) + ":", value, "")
 
     def _emptied(
-        self, run: Run, emptied: list[tuple[int, int]], names: dict[int, TableName]
+        self, run: Run, emptied: list[tuple[int, TableName]]
     ) -> tuple[Positions, list[pa.Array]]:
-        first, oid = emptied[0]
         if self._wanted.on_truncate == "error":
-            raise truncated(run, first, names[oid])
+            raise truncated(run, *emptied[0])
         index = np.array([message for message, _ in emptied], np.int64)
         nulls = pa.nulls(len(index), pa.string())
         return index, [
-            pa.array([str(names[oid]) for _, oid in emptied]),
+            pa.array([str(table) for _, table in emptied]),
             *(nulls, nulls, nulls),
             *metadata(run, index, words(np.full(len(index), 3), _CHANGES), {}, {}),
         ]

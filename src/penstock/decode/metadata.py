@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from penstock.changelog.runs import Run
 from penstock.decode.columns import Mask
-from penstock.decode.octets import Octets, Positions
+from penstock.decode.octets import Positions
 from penstock.errors import TableTruncated
 from penstock.lsn import Lsn
 from penstock.names import TableName
-from penstock.postgres.fragments import touched
 
 # Microseconds from 1970 to 2000, where Postgres counts from.
 _EPOCH_US = 946_684_800_000_000
@@ -79,16 +78,6 @@ def range_row(schema: pa.Schema, prefix: str, after: Lsn, up_to: Lsn) -> pa.Reco
 def words(codes: npt.NDArray[Any], choice: Sequence[str]) -> pa.Array:
     """A word for each code."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), list(choice)).cast(pa.string())
-
-
-def truncates(octets: Octets, run: Run, oids: Mapping[int, TableName]) -> list[tuple[int, int]]:
-    """Message and table of every time that one of these tables was emptied."""
-    found = []
-    for index in np.flatnonzero(run.definition < 0).tolist():
-        start, end = int(run.start[index]), int(run.end[index])
-        emptied = touched(octets.slice(start, end - start), bool(run.streamed[index]))
-        found += [(index, oid) for oid in emptied if oid in oids]
-    return found
 
 
 def truncated(run: Run, message: int, table: TableName) -> TableTruncated:

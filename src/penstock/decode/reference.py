@@ -40,8 +40,8 @@ def rows(run: Run, wanted: Wanted) -> Iterator[dict[str, Any]]:
             "_xid": int(run.xid[index]),
         }
         if isinstance(message, Truncate):
-            oids = {d.relation.oid for d in definitions if d.table == wanted.table}
-            if wanted.on_truncate == "emit" and oids.intersection(message.relation_oids):
+            emptied = {definitions[which].table for at, which in run.emptied if at == index}
+            if wanted.on_truncate == "emit" and wanted.table in emptied:
                 yield {
                     **dict.fromkeys(name for name, _ in wanted.columns),
                     "_change_type": "truncate",

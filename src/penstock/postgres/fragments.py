@@ -80,8 +80,9 @@ class Abort:
 class Description:
     """A Relation or a Type, in the form without an xid; in force from here on.
 
-    `xid` is the streamed transaction that carried it and `subxid` its part, for either may yet roll
-    back: then the table was never so. 0: it came with a transaction that has committed.
+    `xid` is the transaction that carried it and `subxid` its part. It counts when that commits: one
+    that is streamed may yet roll back, and then the table was never so. 0: it came with a
+    transaction that the log has already.
     """
 
     payload: bytes
@@ -185,10 +186,12 @@ class Fragmenter:
 
     def _description(self, message: memoryview) -> Description:
         payload = self._without_xid(message)
-        if self._current is None or not self._current.streamed:
+        if self._current is None or self._skipping:
             return Description(payload)
-        subxid = int.from_bytes(message[_AT : _AT + 4], "big")
-        return Description(payload, self._current.xid, subxid)
+        xid = subxid = self._current.xid
+        if self._current.streamed:
+            subxid = int.from_bytes(message[_AT : _AT + 4], "big")
+        return Description(payload, xid, subxid)
 
     def _without_xid(self, message: memoryview) -> bytes:
         payload = bytes(message[PAYLOAD_POS:])

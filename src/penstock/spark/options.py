@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from penstock.changelog.consumers import is_name
 from penstock.errors import BadOption
 from penstock.lsn import Lsn
-from penstock.names import TableName, split_names
+from penstock.names import TableName, column_name, split_names
 
 Place: TypeAlias = Literal["earliest", "latest"] | Lsn | datetime
 
@@ -124,8 +125,14 @@ def _tables(text: str) -> tuple[TableName, ...]:
     return () if text == "*" else tuple(map(TableName.parse, split_names(text)))
 
 
+def _consumer(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(f"{text!r} is not a name of up to 100 letters, digits, - and _")
+    return text
+
+
 def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(TableName.parse(name).name for name in split_names(text))
+    names = tuple(map(column_name, split_names(text)))
     if len(set(names)) < len(names):
         raise ValueError("a column is named twice")
     return names
@@ -137,7 +144,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any], Any]] = {
     "table": ("table", TableName.parse, None),
     "tables": ("tables", _tables, None),
     "columns": ("columns", _columns, None),
-    "consumer": ("consumer", str, None),
+    "consumer": ("consumer", _consumer, None),
     "startingPosition": ("starting", _place, "earliest"),
     "endingPosition": ("ending", _place, "latest"),
     "maxBytesPerTrigger": ("max_bytes", _size, _MAX_BYTES),

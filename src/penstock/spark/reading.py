@@ -35,7 +35,14 @@ from penstock.decode.json import JsonChanges, WantedTables
 from penstock.errors import BadOption
 from penstock.lsn import Lsn
 from penstock.spark.errors import said_once
-from penstock.spark.offsets import from_offset, place, to_offset
+from penstock.spark.offsets import (
+    beginning,
+    from_offset,
+    initial_offset,
+    place,
+    range_of,
+    to_offset,
+)
 from penstock.spark.options import SourceOptions
 
 # How long Spark's question for news waits for an answer: Spark asks again at once.
@@ -123,23 +130,32 @@ class PenstockReader(_Reading, DataSourceReader):
 
 
 class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. Offsets are positions of the log."""
+    """A stream. Offsets are positions of the log.
+
+    What Spark 4.3 calls, found by trial. Each run of a query has one reader that plans, in a
+    process of its own; tasks read with copies of it.
+
+        new             initialOffset, latestOffset, initialOffset again, partitions: the second
+                        answer is the start of the first batch
+        in batch 0      initialOffset, partitions with that and the end that was written down
+        later           partitions of the batch that was not finished, if any; then latestOffset.
+                        Never initialOffset
+        each next one   latestOffset, commit of the batch before, partitions
+
+    With `availableNow`, prepareForTriggerAvailableNow comes before all of it. The end of a batch is
+    written down between latestOffset and partitions, its start never (see `offsets`).
+    """
 
     def __init__(self, options: SourceOptions, decoding: Decoding) -> None:
         super().__init__(options, decoding)
-        self._has_begun = False
+        self._is_registered = False
         self._until: Position | None = None
         self._passed_on_at = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
         with said_once():
             log = self._log()
-            start = place(log, self._options.starting)
-            # Spark asks twice before the first batch: what it was told first must stay.
-            if not self._has_begun:
-                self._applied(log, start)
-                self._has_begun = True
-            return to_offset(log, start)
+            return initial_offset(log, beginning(log, self._options.starting))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self._options.max_bytes)
@@ -152,13 +168,15 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         with said_once():
             log = self._log()
             after = from_offset(log, start)
+            self._register(log, after)
             end = self._until or self._news(log, after)
             if end.lsn <= after.lsn:
-                return start
-            if isinstance(limit, ReadAllAvailable):
-                return to_offset(log, end)
-            most = Limit(self._options.max_bytes, self._options.max_rows)
-            return to_offset(log, limited(log, after, end, most))
+                end = after
+            elif not isinstance(limit, ReadAllAvailable):
+                most = Limit(self._options.max_bytes, self._options.max_rows)
+                end = limited(log, after, end, most)
+            is_news = end.lsn > after.lsn or start.get("initial")
+            return to_offset(log, end, start) if is_news else start
 
     def _news(self, log: LogReader, after: Position) -> Position:
         """The end of the log, as soon as something has committed, or after a while."""
@@ -183,15 +201,23 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with said_once():
             log = self._log()
-            after, up_to = from_offset(log, start), from_offset(log, end)
-            # Only in the first batch of a stream from `latest`, for which Spark asks twice.
-            after = after if after.lsn <= up_to.lsn else up_to
+            after, up_to = range_of(log, start, end)
+            self._register(log, after)
             return self._parts(log, after, up_to)
 
     def commit(self, end: dict[str, Any]) -> None:
         with said_once():
             log = self._log()
             self._applied(log, from_offset(log, end))
+
+    def _register(self, log: LogReader, position: Position) -> None:
+        """Once in each run, where its first batch begins: up to there all is applied.
+
+        Not in initialOffset: that is not called when there is a checkpoint, or again and too late.
+        """
+        if not self._is_registered:
+            self._applied(log, position)
+            self._is_registered = True
 
     def _applied(self, log: LogReader, position: Position) -> None:
         if self._options.consumer is not None:

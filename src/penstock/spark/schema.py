@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from penstock.changelog.reader import LogReader
 from penstock.decode.changes import Wanted
 from penstock.decode.definition import Definition
-from penstock.decode.json import ROW_COLUMNS
+from penstock.decode.json import ROW_COLUMNS, WantedTables
 from penstock.decode.metadata import METADATA
 from penstock.decode.types import TEXT, Kind, ValueType
 from penstock.errors import BadOption, SchemaMismatch
@@ -64,23 +64,37 @@ def spark_type(kind: ValueType) -> DataType:
     return _SPARK[kind.kind]
 
 
-def schema_of(reader: LogReader, options: SourceOptions) -> StructType:
-    if options.table is None:
+def decoding_of(reader: LogReader, options: SourceOptions) -> Wanted | WantedTables:
+    """What to make of the log, by the options and by what the table is now."""
+    if options.table is not None:
+        return wanted_of(reader, options, options.table)
+    return WantedTables(
+        options.tables,
+        options.on_truncate,
+        "null" if options.on_unrepresentable == "null" else "error",
+        options.prefix,
+    )
+
+
+def schema_of(wanted: Wanted | WantedTables) -> StructType:
+    """The columns that decoding it gives."""
+    if isinstance(wanted, WantedTables):
         fields = [StructField(name, StringType()) for name in ROW_COLUMNS]
+        whose = "a row as JSON"
     else:
-        wanted = wanted_of(reader, options, options.table)
         fields = [StructField(name, spark_type(kind)) for name, kind in wanted.columns]
+        whose = str(wanted.table)
     metadata = [
-        StructField(options.prefix + name, _METADATA[name], nullable)
+        StructField(wanted.prefix + name, _METADATA[name], nullable)
         for name, _, nullable in METADATA
     ]
     taken = {field.name.lower() for field in fields}
     for field in metadata:
         if field.name.lower() in taken:
             raise BadOption(
-                f"{options.table} has a column {field.name} of its own",
+                f"{whose} has a column {field.name} of its own",
                 remedy="Set metadataPrefix to something else than "
-                f"{options.prefix!r}, such as 'penstock_'",
+                f"{wanted.prefix!r}, such as 'penstock_'",
                 option="metadataPrefix",
             )
     return StructType(fields + metadata)
@@ -124,8 +138,11 @@ def _newest(reader: LogReader, table: TableName) -> tuple[Definition, Lsn]:
     if not found:
         raise SchemaMismatch(
             f"the change log in {reader.where} holds no change of {table} yet",
-            remedy="Check that the table is published, and wait for its first change",
+            remedy=(
+                "Check that the table is published, and wait for its first change. If it was "
+                "renamed, changes from before are under its old name"
+            ),
             table=table,
         )
-    after_lsn, definition = max(found, key=lambda pair: pair[0])
+    after_lsn, definition = found[-1]
     return definition, after_lsn

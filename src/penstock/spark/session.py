@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.serializers import UTF8Deserializer, read_int
@@ -34,6 +34,8 @@ _END_S = 5.0
 # The name of a socket may have 107 characters, of which Spark's own part is about 45.
 _MAX_SOCKET_DIR = 60
 _POLL_S = 0.05
+# Set for a program whose JVM is there already.
+_GATEWAY = "PYSPARK_GATEWAY_PORT"
 # Where people put options of their own for Java.
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
@@ -49,9 +51,15 @@ class SparkFailed(PipelineError):
 
 
 def local_session(name: str) -> SparkSession:
-    """`local[*]`, without the web UI."""
-    os.environ.update(_environment())
-    return _build(name, "local[*]", _settings())
+    """`local[*]`, without the web UI; what the environment or `spark-submit` says comes first."""
+    for variable, value in _environment().items():
+        os.environ.setdefault(variable, value)
+    if _GATEWAY in os.environ:
+        # spark-submit has started the JVM, which knows what was set.
+        SparkContext._ensure_initialized()  # noqa: SLF001 - before that there is no way to ask
+    given = SparkConf()
+    settings = {"spark.master": "local[*]", **_settings()}
+    return _build(name, {key: text for key, text in settings.items() if not given.contains(key)})
 
 
 @contextmanager
@@ -78,7 +86,8 @@ def throwaway_session(
                 connection = _connection(jvm, directory, said)
             with _in_environment(connection | _environment()):
                 # In the main thread, Spark would take Ctrl-C for itself.
-                session = interrupts.aside(lambda: _build(name, master, settings))
+                wanted = {**settings, "spark.master": master}
+                session = interrupts.aside(lambda: _build(name, wanted))
             # It would show a traceback when the JVM, which it listens to, is killed.
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
             yield session
@@ -114,8 +123,8 @@ def _environment() -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def _build(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
-    builder = SparkSession.builder.master(master).appName(name)
+def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -158,7 +167,7 @@ def _connection(jvm: subprocess.Popen[bytes], directory: Path, said: Path) -> di
         time.sleep(_POLL_S)
     with file.open("rb") as info:
         port, secret = read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]  # pyspark's
-    return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": str(secret)}
+    return {_GATEWAY: str(port), "PYSPARK_GATEWAY_SECRET": str(secret)}
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """`format("penstock")`: Spark's camelCase on the outside, our functions inside.
 
-Spark makes the data source and its readers in Python processes of the driver, and pickles them to
-the executors. So they hold nothing open and no state that matters: whatever is needed is looked up
-in the log when it is needed.
+Spark makes the data source in a Python process of the driver at load(), asks for the schema if its
+user gave none, and pickles it. With that copy it makes the readers, later and in other processes.
+So it holds nothing open, and keeps what the schema was made from: were it looked up again, the
+table might have changed since.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from penstock.errors import BadOption, SchemaMismatch
 from penstock.spark.errors import said_once
 from penstock.spark.options import SourceOptions
 from penstock.spark.reading import PenstockReader, PenstockStreamReader
-from penstock.spark.schema import schema_of, wanted_of
+from penstock.spark.schema import decoding_of, schema_of
 
 
 class PenstockDataSource(DataSource):
     """Reads changes from a change log."""
+
+    # As of load(), if Spark asked for the schema then.
+    _loaded: Wanted | WantedTables | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -32,7 +36,8 @@ class PenstockDataSource(DataSource):
         # streamReader() is not.
         with said_once():
             options = SourceOptions.parse(self.options)
-            return schema_of(LogReader(options.path), options)
+            self._loaded = decoding_of(LogReader(options.path), options)
+            return schema_of(self._loaded)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with said_once():
@@ -43,7 +48,7 @@ class PenstockDataSource(DataSource):
                     remedy="Leave the option out, or use readStream",
                     option="consumer",
                 )
-            return PenstockReader(options, _decoding(options, schema))
+            return PenstockReader(options, self._decoding(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with said_once():
@@ -54,25 +59,23 @@ class PenstockDataSource(DataSource):
                     remedy="Leave the option out, or use read",
                     option="endingPosition",
                 )
-            return PenstockStreamReader(options, _decoding(options, schema))
+            return PenstockStreamReader(options, self._decoding(options, schema))
+
+    def _decoding(self, options: SourceOptions, schema: StructType) -> Wanted | WantedTables:
+        """That of load(), or for a schema that the user gave, if it is the right one."""
+        if self._loaded is not None:
+            return self._loaded
+        decoding = decoding_of(LogReader(options.path), options)
+        if (expected := schema_of(decoding)) != schema:
+            raise _mismatch(str(options.table or "tables"), expected)
+        return decoding
 
 
-def _decoding(options: SourceOptions, schema: StructType) -> Wanted | WantedTables:
-    log = LogReader(options.path)
-    expected = schema_of(log, options)
-    if options.table is None:
-        return WantedTables(
-            options.tables,
-            options.on_truncate,
-            "null" if options.on_unrepresentable == "null" else "error",
-            options.prefix,
-        )
-    if schema != expected:
-        raise SchemaMismatch(
-            f"the schema is not that of {options.table} in the log",
-            remedy=(
-                "Give no schema, or choose among its columns with the option columns: "
-                f"{expected.simpleString()}"
-            ),
-        )
-    return wanted_of(log, options, options.table)
+def _mismatch(table: str, expected: StructType) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"the schema is not that of {table} in the log",
+        remedy=(
+            "Give no schema, or choose among its columns with the option columns: "
+            f"{expected.simpleString()}"
+        ),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from dataclasses import replace
@@ -20,7 +21,12 @@ from penstock.changelog.segments import segment_numbers
 from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
-from penstock.errors import ConsumerInvalidated, LogForeignPosition, LogRetired
+from penstock.errors import (
+    ConsumerInvalidated,
+    ConsumerUnwritable,
+    LogForeignPosition,
+    LogRetired,
+)
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.testing import MemoryStorage
@@ -334,3 +340,15 @@ def test_a_reader_elsewhere_follows_while_segments_roll_and_go(tmp_path: Path) -
         writer.close()
     assert seen == [0x2000 + 16 * number for number in range(1, 501)]
     assert removed > 10
+
+
+def test_a_consumer_that_may_not_write_is_told_so() -> None:  # M7.3
+    class ReadOnly(MemoryStorage):
+        def replace(self, name: str, data: bytes) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(
+        ConsumerUnwritable, match=r"Permission denied.*leave out the option"
+    ) as caught:
+        consumers.register(ReadOnly(), "mine", "log", Lsn(1))
+    assert 'consumer "mine" cannot be registered' in caught.value.problem

@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share, runs
 from penstock.changelog.settings import LogSettings
+from penstock.changelog.writer import LogWriter
+from penstock.decode.definition import Definition
 from penstock.lsn import Lsn
+from penstock.postgres.fragments import Fragmenter
+from penstock.postgres.messages import Insert, Relation, Truncate
 from penstock.testing import MemoryStorage
-from support.logs import write
+from support import wire
+from support.logs import IDENTITY, apply, write
 from support.stories import tell
 
 SEEDS = st.integers(0, 2**32)
@@ -76,3 +81,52 @@ def test_the_fragments_of_a_commit_can_be_shared_out(seed: int) -> None:  # M5.1
         shares = [Share(after, up_to, part) for part in ((0, cut), (cut, count))]
         assert changes(reader, *shares) == expected(reader, after, up_to)
         after = up_to
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_each_table_of_a_truncate_is_the_one_that_it_was_then(seed: int) -> None:  # M4.6
+    chance = random.Random(seed)
+    storage = MemoryStorage()
+    frame_bytes = chance.choice([100, 400, 2**20])
+    writer = LogWriter(storage, IDENTITY, LogSettings(4_000, 3600, frame_bytes))
+    fragmenter = Fragmenter(writer.complete_lsn)
+    names = {1: "one", 2: "two", 3: "three"}
+    expected: list[tuple[int, int, list[str]]] = []
+    for number in range(12):
+        lsn, streamed = 0x2000 + 16 * number, chance.random() < 0.4
+        xid = 700 + number
+        run = [wire.stream_start(xid) if streamed else wire.begin(lsn - 8, xid)]
+        aborted = xid + 1000 if streamed and chance.random() < 0.5 else None
+        seq = 0
+        for _ in range(chance.randint(1, 5)):
+            by = chance.choice([xid, aborted or xid]) if streamed else None
+            for oid in chance.sample(sorted(names), k=chance.randint(0, 2)):
+                names[oid] = f"name{chance.randrange(9)}"
+            for oid, name in names.items():
+                run.append(wire.xlog(Relation(oid, "public", name, "d", wire.ITEMS.columns, by)))
+            oids = chance.sample(sorted(names), k=chance.randint(1, 3))
+            emptied = chance.random() < 0.5
+            change = Truncate(False, False, tuple(oids), by) if emptied else None
+            run.append(wire.xlog(change or Insert(oids[0], (b"1",), by)))
+            if by is None or by != aborted:
+                if emptied:
+                    expected.append((lsn, seq, [names[oid] for oid in oids]))
+                seq += 1
+        if streamed:
+            run.append(wire.stream_stop())
+            run += [wire.stream_abort(xid, aborted)] if aborted else []
+        run.append(wire.stream_commit(xid, lsn) if streamed else wire.commit(lsn))
+        apply(writer, fragmenter, [memoryview(message) for message in run])
+        if chance.random() < 0.4:
+            writer.flush(Lsn(lsn))
+    writer.flush(Lsn(lsn))
+    writer.close()
+    reader = LogReader(storage)
+    found: dict[tuple[int, int], list[str]] = {}
+    for each in runs(reader, Share(reader.start(), reader.end())):
+        for message, ordinal in each.emptied:
+            identity = int(each.commit_lsn[message]), int(each.seq[message])
+            name = Definition.parse(each.definitions[ordinal]).table.name
+            found.setdefault(identity, []).append(name)
+    assert found == {(lsn, seq): names for lsn, seq, names in expected}

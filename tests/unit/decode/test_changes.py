@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from penstock.changelog.runs import PADDING
 from penstock.decode.changes import TableChanges, Wanted
 from penstock.decode.definition import Definition
+from penstock.decode.deltas import Deltas, Summed, SummedSource, WantedDeltas
+from penstock.decode.json import JsonChanges, WantedTables
 from penstock.decode.reference import rows
 from penstock.decode.types import TEXT
 from penstock.errors import ProtocolViolation, SchemaMismatch, TableTruncated, ValueUnrepresentable
@@ -31,7 +34,7 @@ from penstock.postgres.messages import (
     Update,
 )
 from support.pgoutput_encoder import encode
-from support.rows import random_change, random_table, run_of
+from support.rows import random_change, random_history, random_table, run_of
 
 T = TableName("public", "t")
 
@@ -77,6 +80,53 @@ def test_it_is_equal_to_the_reference(seed: int) -> None:  # M4.6
     assert list(map(comparable, batch.to_pylist())) == list(map(comparable, rows(run, wanted)))
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_it_is_equal_to_the_reference_while_tables_change_and_swap_names(seed: int) -> None:
+    # M4.6
+    chance = random.Random(seed)
+    changes, named = random_history(chance, chance.randint(0, 40))
+    run = run_of(chance, changes)
+    # The one with the most columns has all that the others had.
+    widest = max(named["t"], key=lambda relation: len(relation.columns))
+    columns = wanted_of(widest, on_truncate="emit").columns
+    others = [r for r in named["t"] if r.oid != widest.oid]
+    if others:  # of another table, whose columns have other types: read what any type fits
+        columns = tuple((name, TEXT) for name, _ in columns)
+    wanted = Wanted(T, columns, Lsn(9999), on_truncate="emit", on_unrepresentable="null")
+    batch = TableChanges(wanted).batch(run)
+    batch.validate(full=True)
+    assert list(map(comparable, batch.to_pylist())) == list(map(comparable, rows(run, wanted)))
+
+
+def test_a_truncate_is_of_the_table_that_had_the_name_then() -> None:  # M4.6
+    was = Relation(1, "public", "t", "d", ITEMS.columns)
+    renamed, other = replace(was, name="old"), replace(was, oid=2)
+    both = Truncate(False, False, (1, 2))
+    changes: list[Message] = [
+        *(was, replace(other, name="new"), both),  # seq 0: t and new
+        *(renamed, both),  # 1: old and new
+        *(other, both),  # 2: old and t
+        Truncate(False, False, (1,)),  # 3: old
+    ]
+    run = run_of(random.Random(1), changes)
+    wanted = wanted_of(ITEMS)
+    for found in (TableChanges(wanted).batch(run).to_pylist(), list(rows(run, wanted))):
+        assert [row["_seq"] for row in found] == [0, 2]
+    as_json = JsonChanges(WantedTables((), "emit")).batch(run).to_pylist()
+    assert [(row["_seq"], row["table"]) for row in as_json] == [
+        *((0, "public.t"), (0, "public.new")),
+        *((1, "public.old"), (1, "public.new")),
+        *((2, "public.old"), (2, "public.t")),
+        (3, "public.old"),
+    ]
+    for name, seq in (("t", 0), ("old", 1), ("new", 0)):
+        source = SummedSource(TableName("public", name), frozenset({"insert"}), frozenset(), {}, 0)
+        deltas = Deltas(WantedDeltas((Summed("sums", (source,), (), ()),)))
+        with pytest.raises(TableTruncated, match=f"{name} was truncated at {Lsn(1000 + seq)}"):
+            list(deltas.batches([run]))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_bytes_that_are_not_a_change_never_hang_it_or_read_past_the_end(seed: int) -> None:
@@ -105,6 +155,14 @@ def test_a_value_without_a_place_is_an_error_that_names_column_and_position() ->
     assert "0/3E8" in caught.value.problem
     assert "onUnrepresentable" in caught.value.remedy
     assert "infinity" not in str(caught.value)
+
+
+def test_for_what_is_not_utf8_text_is_no_remedy() -> None:  # M4.6
+    words = Relation(1, "public", "t", "d", (Column(True, "word", 25, -1),))
+    run = run_of(random.Random(1), [Insert(1, (b"\xff",))], [[words]])
+    with pytest.raises(ValueUnrepresentable, match="not UTF-8") as caught:
+        TableChanges(wanted_of(words, on_unrepresentable="error")).batch(run)
+    assert caught.value.remedy == "Set onUnrepresentable to null"
 
 
 def test_a_truncate_is_an_error_unless_told_otherwise() -> None:  # M4.6
