@@ -80,7 +80,12 @@ def split_names(text: str) -> list[str]:
     >>> split_names('id, "a, b" ,public.t')
     ['id', '"a, b"', 'public.t']
     """
-    return [name.strip() for name in re.findall(r'(?:"(?:[^"]|"")*"|[^,])+', text)]
+    names = [
+        name.strip() for name in re.findall(r'((?:"(?:[^"]|"")*"|[^,])*)(?:,|$)', text + ",")[:-1]
+    ]
+    if not all(names):
+        raise ValueError("a name in the list is empty")
+    return names
 
 
 def _unquote(part: str) -> str:

@@ -22,7 +22,7 @@ from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.decode.deltas import WantedDeltas
-from penstock.errors import NotSeeded, PenstockError
+from penstock.errors import LogRetired, NotSeeded, PenstockError
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, read_types
@@ -34,6 +34,8 @@ from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
 from penstock.postgres.tables import read_tables
 from penstock.spark.deltas import PenstockDeltas, as_option
+from penstock.spark.errors import original
+from penstock.spark.session import SparkFailed
 
 _LOG = structlog.get_logger()
 # What holds for the job whatever the session was made for: a date is a date of UTC unless the
@@ -134,6 +136,8 @@ class Job:
     @contextmanager
     def _following(self) -> Iterator[StreamingQuery]:
         self._spark.dataSource.register(PenstockDeltas)
+        for writer in self._writers:
+            self._check_held(writer)
         start = self._reached = min(writer.applied_lsn for writer in self._writers)
         _LOG.info("following", log=str(self._config.log.path), start=str(start))
         with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as scratch:
@@ -150,6 +154,17 @@ class Job:
                 self._stopping.set()
                 with suppress(Exception):  # it may be gone with its JVM
                     query.stop()
+
+    def _check_held(self, writer: Writer) -> None:
+        try:
+            self._log.locate(writer.applied_lsn)
+        except LogRetired:
+            raise NotSeeded(
+                f"the log no longer holds what comes after {writer.applied_lsn}, where aggregate "
+                f"{writer.name} is",
+                remedy=f"Run: penstock reset {writer.name}",
+                aggregate=writer.name,
+            ) from None
 
     def _deltas(self, reader: Any, **options: str) -> DataFrame:
         wanted = WantedDeltas(tuple(bound.summed for bound in self._bound))
@@ -188,4 +203,4 @@ class Job:
         if self._failure is not None:
             raise self._failure
         if (error := query.exception()) is not None:
-            raise error
+            raise original(error) or SparkFailed("the query failed", str(error)) from error

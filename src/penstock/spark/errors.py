@@ -13,10 +13,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError
+from penstock import errors
+from penstock.errors import PenstockError, PipelineError
 
 # As Python ends a traceback; Spark puts the whole of it into its own message.
 _OURS = re.compile(r"^(?:\S*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def original(error: BaseException) -> PenstockError | None:
+    """Penstock's own error, if that is why Spark failed, as it was raised in another process."""
+    found = _OURS.findall(str(error))
+    if not found:
+        return None
+    name, text = found[-1]
+    kind = getattr(errors, name, PipelineError)
+    problem, _, remedy = text.partition(". ")
+    again: PenstockError = kind.__new__(kind, problem)
+    PenstockError.__init__(again, problem, remedy=remedy)
+    return again
 
 
 def explain(error: BaseException) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.changelog.planning import at_time
 from penstock.changelog.reader import LogReader, Position
-from penstock.errors import BadOption, LogForeignPosition
+from penstock.errors import BadOption, LogForeignPosition, LogRetired
 from penstock.lsn import Lsn
 from penstock.spark.options import Place
 
@@ -102,7 +102,12 @@ def place(reader: LogReader, wanted: Place) -> Position:
     if wanted == "latest":
         return reader.end()
     if isinstance(wanted, Lsn):
-        return reader.locate(wanted)
+        try:
+            return reader.locate(wanted)
+        except (LogRetired, LogForeignPosition) as error:
+            held = f"after {reader.start().lsn} and up to {reader.end().lsn}"
+            remedy = f"Give another position: the log holds what commits {held}"
+            raise type(error)(error.problem, remedy=remedy, lsn=wanted) from None
     return at_time(reader, wanted)
 
 

@@ -42,7 +42,12 @@ class SourceOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Raises `BadOption`, which lists the valid ones."""
-        values = {name.lower(): value for name, value in given.items()}
+        # Of a table made with SQL, Spark gives each option a second time under this prefix.
+        values = {
+            name.lower(): value
+            for name, value in given.items()
+            if not name.lower().startswith("option.")
+        }
         known = {name.lower(): name for name in _OPTIONS}
         for name in values:
             if name not in known:
@@ -101,6 +106,8 @@ def _path(text: str) -> Path:
     path = re.sub(r"^file:(//)?", "", text)
     if not path:
         raise ValueError("it is empty")
+    if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
+        raise ValueError(f"the log is read from a folder, not from {scheme[0]}")
     return Path(path).absolute()
 
 
@@ -111,6 +118,8 @@ def _place(text: str) -> Place:
         return "latest"
     if re.fullmatch(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}", text):
         return Lsn.parse(text)
+    if text.isdecimal():  # as in _commit_version
+        return Lsn(int(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

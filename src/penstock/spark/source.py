@@ -9,7 +9,7 @@ table might have changed since.
 from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from penstock.changelog.reader import LogReader
 from penstock.decode.changes import Wanted
@@ -71,11 +71,17 @@ class PenstockDataSource(DataSource):
         return decoding
 
 
+def _declared(field: StructField) -> str:
+    """As SQL declares it."""
+    not_null = "" if field.nullable else " NOT NULL"
+    return f"`{field.name}` {field.dataType.simpleString()}{not_null}"
+
+
 def _mismatch(table: str, expected: StructType) -> SchemaMismatch:
     return SchemaMismatch(
         f"the schema is not that of {table} in the log",
         remedy=(
-            "Give no schema, or choose among its columns with the option columns: "
-            f"{expected.simpleString()}"
+            "Give no schema, and choose among its columns with the option columns. The schema is: "
+            + ", ".join(map(_declared, expected))
         ),
     )
