@@ -21,7 +21,7 @@ from penstock.bench.counting import applied, capturing, configured, following, p
 from penstock.bench.progress import Progress
 from penstock.bench.report import Figure, Report
 from penstock.bench.service import flushed
-from penstock.demo.load import insert, run_load
+from penstock.demo.load import insert
 from penstock.interrupts import Interrupts
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.spark.session import throwaway_session
@@ -33,6 +33,17 @@ _PROBE_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.005
 _PROBES = uuid.UUID(int=1)
 _SLOT = "bench"
+_TICK_S = 0.02
+_INSERT = """
+INSERT INTO notifications
+SELECT gen_random_uuid(), md5('service' || t %% 20)::uuid, md5('template' || t)::uuid, NULL,
+       'email', 'normal', 'created', now(), NULL
+  FROM (SELECT floor(random() * 100)::int AS t FROM generate_series(1, %s)) AS drawn
+RETURNING id
+"""
+_MOVE = """
+UPDATE notifications SET notification_status = 'sending', updated_at = now() WHERE id = ANY (%s)
+"""
 _PROBE = """
 INSERT INTO notifications
 VALUES (gen_random_uuid(), %s, %s, NULL, 'email', 'normal', 'created', now(), NULL)
@@ -59,7 +70,7 @@ def bench_freshness(
         stack.enter_context(following(config, spark))
         applied(connection, flushed(connection))
         stop = threading.Event()
-        load = threading.Thread(target=lambda: run_load(server.dsn(), rate=rate, stop=stop))
+        load = threading.Thread(target=lambda: _load(server.dsn(), rate, stop))
         load.start()
         try:
             progress(f"{rate:,} changes a second, {warm_up_s:g} s to warm up, then {seconds:g} s")
@@ -83,6 +94,18 @@ def bench_freshness(
         [{"probes": len(seen_ms), "ms": [round(value, 1) for value in seen_ms]}],
         {"postgres": version},
     )
+
+
+def _load(dsn: str, rate: int, stop: threading.Event) -> None:
+    """Half of the changes are new rows, half move rows on by their keys, as an application does."""
+    rows = max(1, round(rate * _TICK_S / 2))
+    next_tick = time.monotonic()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while not stop.is_set():
+            ids = [row[0] for row in connection.execute(_INSERT, [rows])]
+            connection.execute(_MOVE, [ids])
+            next_tick += _TICK_S
+            stop.wait(max(0.0, next_tick - time.monotonic()))
 
 
 def _changes(connection: psycopg.Connection[Any]) -> int:
