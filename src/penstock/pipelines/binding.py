@@ -20,6 +20,8 @@ from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.postgres.messages import Column
 
+# What can be added up exactly.
+_SUMMABLE = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT, Kind.DECIMAL)
 # By table, then by column.
 Types = Mapping[TableName, Mapping[str, ValueType]]
 
@@ -69,6 +71,14 @@ def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
         name: _common(aggregate.name, name, [_kind(source, name, types) for source in sources])
         for name in aggregate.inputs
     }
+    for name in aggregate.summed:
+        if kinds[name].kind not in _SUMMABLE:
+            raise SchemaMismatch(
+                f"column {name} of aggregate {aggregate.name} cannot be summed up: it is neither "
+                "an integer nor a numeric with a precision of at most 38",
+                remedy="Give the column such a type, or leave the sum out",
+                column=name,
+            )
     return Bound(
         aggregate,
         Summed(
