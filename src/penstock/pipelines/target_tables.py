@@ -34,9 +34,9 @@ def read_targets(
     """Raises `TargetMismatch` for a table or a column that is missing; doctor looks closer."""
     found = []
     for target in aggregate.targets:
-        types = dict(
-            connection.execute(_COLUMNS, [target.table.schema, target.table.name]).fetchall()
-        )
+        rows = connection.execute(_COLUMNS, [target.table.schema, target.table.name]).fetchall()
+        # For statements with parameters, in which % has a meaning.
+        types = {name: kind.replace("%", "%%") for name, kind in rows}
         dimensions, measures = aggregate.shown_by(target)
         for name in (*dimensions, *measures):
             if name not in types:

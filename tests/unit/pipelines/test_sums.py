@@ -19,9 +19,7 @@ def test_rolled_up_to_fewer_dimensions_without_what_is_zero() -> None:  # M5.2, 
             "service": ["a", "a", "b", None, None],
             "status": ["x", "y", "x", "x", "y"],
             "count": [2, 3, 1, 5, -5],
-            "cost": pa.array(
-                [Decimal(n) for n in ("1.5", "2", "0", "1", "-1")], pa.decimal128(38, 2)
-            ),
+            "cost": pa.array(costs, pa.decimal128(38, 2)),
         }
     )
     assert rolled_up(sums, ["service"], ["count", "cost"]) == {
