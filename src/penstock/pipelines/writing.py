@@ -27,7 +27,7 @@ from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
-from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.target_tables import read_targets, unwritable
 from penstock.pipelines.targets import Tables
 from penstock.postgres.connect import connect
 from penstock.sections import Dsn
@@ -111,7 +111,7 @@ class Writer:
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, _LAST_PAUSE_S)
             except psycopg.Error as error:
-                raise _refused(self.name, error) from error
+                raise unwritable(self.name, error) from error
             else:
                 if applied.decision != "skip":
                     self.applied_lsn = covered.end
@@ -194,11 +194,3 @@ class Writer:
                 self._log.storage, consumer_of(self.name), self._log_id, self.applied_lsn
             )
             self._registered_at = time.monotonic()
-
-
-def _refused(name: str, error: psycopg.Error) -> TargetUnavailable:
-    return TargetUnavailable(
-        f"the target of aggregate {name} cannot be written: {type(error).__name__}",
-        remedy="Run: penstock doctor, which says what is wrong with it",
-        aggregate=name,
-    )
