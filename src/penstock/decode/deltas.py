@@ -76,6 +76,9 @@ class Summed:
     sources: tuple[SummedSource, ...]
     keys: tuple[Input, ...]
     sums: tuple[Input, ...]
+    # What commits at or below it is in the targets, and is not looked at: it may be what made a
+    # reset necessary.
+    applied_lsn: int = 0
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -169,12 +172,17 @@ class Deltas:
         wanted: Summed,
     ) -> Iterator[pa.Table]:
         notes: Counter[str] = Counter()
+        is_new = run.commit_lsn > wanted.applied_lsn
         for number, source in enumerate(wanted.sources):
-            emptied = [m for m, which in run.emptied if definitions[which].table == source.table]
+            emptied = [
+                message
+                for message, which in run.emptied
+                if definitions[which].table == source.table and is_new[message]
+            ]
             if source.rules and emptied:
                 raise truncated(run, emptied[0], source.table, wanted.name)
             for which, definition in enumerate(definitions):
-                index = np.flatnonzero(run.definition == which)
+                index = np.flatnonzero(is_new & (run.definition == which))
                 if definition.table != source.table or not len(index):
                     continue
                 place = (ordinal, number, run.definitions[which])

@@ -7,7 +7,7 @@ not in the log, and its aggregate should start all the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -46,6 +46,10 @@ class Bound:
 
     config: AggregateConfig
     summed: Summed
+
+    def after(self, applied_lsn: Lsn) -> Bound:
+        """For targets that have everything up to there."""
+        return replace(self, summed=replace(self.summed, applied_lsn=int(applied_lsn)))
 
 
 def read_types(connection: psycopg.Connection[Any], tables: Iterable[TableName]) -> Types:

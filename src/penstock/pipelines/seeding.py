@@ -54,6 +54,8 @@ def seed(
     with connect(target_dsn) as target:
         with _writing(aggregate.name):
             begin(target, aggregate, log_id, log.end().lsn)
+        # It may have been released, or be of another log: seeding is the remedy for both.
+        consumers.forget(log.storage, consumer_of(aggregate.name))
         consumers.register(log.storage, consumer_of(aggregate.name), log_id, log.end().lsn)
         with snapshot(config.source.conninfo, on_wait=on_wait) as source:
             _check_log_goes_on(log, source.lsn, aggregate.name)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from penstock.changelog.consumers import consumers
+from penstock.changelog.consumers import consumers, invalidate, register
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
@@ -31,7 +31,8 @@ from penstock.postgres.waiting import Blocker
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.logs import begin_log
-from support.targets import declared, with_tables
+from support.ops import on_18
+from support.targets import OTHER_LOG, declared, with_tables
 from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT
 
@@ -456,6 +457,23 @@ def test_seeding_replaces_what_was_there_with_what_is_there_now(
     assert source.rows("SELECT changes, clamped, skipped, epoch FROM penstock.progress") == [
         (0, 0, {}, 7)
     ]
+
+
+@on_18
+@pytest.mark.parametrize("foreign", [False, True])
+def test_seeding_is_the_remedy_for_a_consumer_that_was_released_or_is_of_another_log(
+    source: Database, tmp_path: Path, foreign: bool
+) -> None:  # M3.9, M5.5
+    config = config_of(source, tmp_path)
+    log = LogReader(tmp_path)
+    log_id = OTHER_LOG if foreign else str(log.identity.log_id)
+    known = register(log.storage, "aggregate-counts", log_id, Lsn(1))
+    if not foreign:
+        invalidate(log.storage, known)
+    seed(config, SEEDED, no_spark)
+    (consumer,) = consumers(log.storage)
+    assert (consumer.log_id, consumer.invalidated) == (str(log.identity.log_id), False)
+    assert shown(source) == EXPECTED
 
 
 def test_others_see_what_was_there_until_it_is_seeded_also_if_it_is_cut_off(

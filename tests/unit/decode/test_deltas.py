@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,6 +256,30 @@ def test_a_truncate_of_a_table_that_does_not_count_is_nothing() -> None:  # M4.6
     wanted = summed(source("t"), off, keys={"status": TEXT})
     (totals,) = found([Truncate(False, False, (2,))], [t, archive], wanted)
     assert (totals.rows, totals.notes) == ({}, {})
+
+
+def test_what_the_target_has_is_not_looked_at_again() -> None:  # M5.5: the others run on
+    """One aggregate was reset after a truncate and another type; the others are still before."""
+    before = table(1, "t", id=INTEGER, status=(1114, -1))
+    after = table(1, "t", id=INTEGER, status=INTEGER)
+    chance = random.Random(1)
+    changes: list[Message] = [Insert(1, (b"1", b"infinity")), Truncate(False, False, (1,))]
+    runs = [
+        run_of(chance, changes, [[before]]),
+        run_of(chance, [Insert(1, (b"1", b"7"))], [[after]]),
+    ]
+    runs[1] = replace(runs[1], commit_lsn=runs[1].commit_lsn + np.uint64(100))
+    wanted = summed(source("t"), keys={"status": INTEGER})
+    with pytest.raises(SchemaMismatch):
+        found(changes[:1], [before], wanted)
+    with pytest.raises(TableTruncated):
+        list(Deltas(WantedDeltas((replace(wanted, applied_lsn=1000),))).batches(runs))
+    # The truncate commits at 1001.
+    wanted = replace(wanted, applied_lsn=1001)
+    (totals,) = totals_of(Deltas(WantedDeltas((wanted,))).batches(runs), [wanted])
+    assert (totals.rows, totals.notes) == ({key(7): (1,)}, {COUNTED: 1})
+    wanted = replace(wanted, applied_lsn=1100)
+    assert list(Deltas(WantedDeltas((wanted,))).batches(runs)) == []
 
 
 def test_a_table_that_does_not_count_needs_none_of_the_columns() -> None:  # M4.5
