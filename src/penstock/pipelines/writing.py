@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -75,10 +76,10 @@ class Writer:
     def __enter__(self) -> Writer:
         connection = self._connected()
         try:
-            progress = self._claimed(connection)
-        except BaseException:
-            connection.close()
-            raise
+            with _closed_if_it_fails(connection):
+                progress = self._claimed(connection)
+        except psycopg.Error as error:
+            raise unwritable(self.name, error) from error
         self.applied_lsn = progress.applied_lsn
         self.needs_seed = progress.state == "seeding"
         return self
@@ -125,9 +126,11 @@ class Writer:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._dsn)
+            connection = connect(self._dsn)
             if self._aggregate is not None:
-                self._lock(self._connection)
+                with _closed_if_it_fails(connection):
+                    self._lock(connection)
+            self._connection = connection
         return self._connection
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
@@ -165,12 +168,13 @@ class Writer:
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
         """Without seeding, what counts begins now."""
         end = self._log.end().lsn
-        begin(connection, self.config, self._log_id, end)
+        with connection.transaction():
+            begin(connection, self.config, self._log_id, end)
+            if not self.config.seed:
+                connection.execute(
+                    "UPDATE penstock.progress SET state = 'live' WHERE aggregate = %s", [self.name]
+                )
         consumers.register(self._log.storage, consumer_of(self.name), self._log_id, end)
-        if not self.config.seed:
-            connection.execute(
-                "UPDATE penstock.progress SET state = 'live' WHERE aggregate = %s", [self.name]
-            )
 
     def _check(self, progress: Progress) -> None:
         if progress.fingerprint != self.config.fingerprint:
@@ -194,3 +198,12 @@ class Writer:
                 self._log.storage, consumer_of(self.name), self._log_id, self.applied_lsn
             )
             self._registered_at = time.monotonic()
+
+
+@contextmanager
+def _closed_if_it_fails(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise

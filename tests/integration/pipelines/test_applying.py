@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -21,9 +20,9 @@ from penstock.pipelines.applying import NEGATIVE, Applied, apply
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.target_tables import read_targets
 from support.database import Database
+from support.locks import held_up
 from support.ops import on_18
 from support.targets import LOG, OTHER_LOG, Follower, batch_of, declared, with_tables
-from support.waiting import eventually
 
 STATS = (
     "CREATE TABLE stats (service text, status text, count bigint NOT NULL,"
@@ -154,30 +153,6 @@ def test_an_error_in_the_middle_leaves_rows_and_position_as_they_were(
         follower.apply(100, 110, {A: 1})
         assert follower.shown() == {A: 1}
         assert follower.shown("by_status", "status") == {("a",): 1}
-
-
-@contextmanager
-def held_up(database: Database, statement: str) -> Iterator[Callable[[Any], Future[Any]]]:
-    """Another session that holds locks until the block ends; a way to run what waits for them."""
-    with (
-        ThreadPoolExecutor(1) as pool,
-        database.connect(autocommit=False) as other,
-        database.connect() as observer,
-    ):
-        other.execute(statement.encode())
-
-        def run(work: Callable[[], Any]) -> Future[Any]:
-            future = pool.submit(work)
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            waiting += " AND datname = current_database()"
-            eventually(
-                lambda: future.done() or observer.execute(waiting).fetchall()[0][0],
-                "a session that waits",
-            )
-            assert not future.done(), future.result()
-            return future
-
-        yield run
 
 
 def test_a_connection_that_is_cut_in_the_middle_leaves_all_as_it_was(
