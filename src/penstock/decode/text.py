@@ -17,6 +17,7 @@ from penstock.decode.types import Kind, ValueType
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes | date | datetime | list["Value"]
 
+_BITS = {Kind.SMALLINT: 16, Kind.INTEGER: 32, Kind.BIGINT: 64}
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
@@ -45,7 +46,10 @@ def _parse(text: str, kind: ValueType) -> Value:
         case Kind.BOOLEAN:
             return text == "t"
         case Kind.SMALLINT | Kind.INTEGER | Kind.BIGINT:
-            return int(text)
+            number, limit = int(text), 2 ** (_BITS[kind.kind] - 1)
+            if not -limit <= number < limit:
+                raise Unrepresentable(f"a number beyond {kind}")
+            return number
         case Kind.REAL:
             # With the digits of a real: the nearest one, not the nearest double.
             (value,) = struct.unpack("f", struct.pack("f", float(text)))

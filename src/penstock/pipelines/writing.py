@@ -20,7 +20,6 @@ from penstock.errors import (
     NotSeeded,
     PipelineFenced,
     SourceUnavailable,
-    TargetUnavailable,
 )
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
