@@ -27,6 +27,26 @@ def as_held(
 
 def printed(connection: psycopg.Connection[Any], target: TargetTable, keys: list[Key]) -> list[Key]:
     """Each key as the target would print it; one that it cannot hold stays as it is."""
+    pairs = zip(keys, _held(connection, target, keys), strict=True)
+    return [key if shown is None else shown for key, shown in pairs]
+
+
+def parted(
+    connection: psycopg.Connection[Any], target: TargetTable, amounts: dict[Key, Amounts]
+) -> tuple[dict[Key, Amounts], dict[Key, Amounts]]:
+    """Those of keys that the target's columns can hold, and the others."""
+    shown = _held(connection, target, list(amounts))
+    can: dict[Key, Amounts] = {}
+    cannot: dict[Key, Amounts] = {}
+    for (key, amount), held in zip(amounts.items(), shown, strict=True):
+        (cannot if held is None else can)[key] = amount
+    return can, cannot
+
+
+def _held(
+    connection: psycopg.Connection[Any], target: TargetTable, keys: list[Key]
+) -> list[Key | None]:
+    """None: the target's columns cannot hold it."""
     if not keys:
         return []
     numbers = range(len(target.dimensions))
@@ -38,12 +58,12 @@ def printed(connection: psycopg.Connection[Any], target: TargetTable, keys: list
     columns = [list(column) for column in zip(*keys, strict=True)]
     try:
         with connection.transaction():
-            return connection.execute(f"{sql} ORDER BY place".encode(), columns).fetchall()
-    except (pg.DataError, pg.IntegrityError):  # the latter by a domain
+            found: list[Key | None] = [
+                *connection.execute(f"{sql} ORDER BY place".encode(), columns).fetchall()
+            ]
+            return found
+    except pg.DataError:
         if len(keys) == 1:
-            return keys
+            return [None]
         half = len(keys) // 2
-        return [
-            *printed(connection, target, keys[:half]),
-            *printed(connection, target, keys[half:]),
-        ]
+        return [*_held(connection, target, keys[:half]), *_held(connection, target, keys[half:])]

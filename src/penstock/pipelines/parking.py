@@ -87,6 +87,17 @@ def take_back(
     return Merged(now, attempts)
 
 
+def waiting(
+    connection: psycopg.Connection[Any], aggregate: str, target: TargetTable
+) -> dict[Key, Amounts]:
+    """Everything that a target does not show."""
+    rows = connection.execute(
+        "SELECT key, deltas FROM penstock.parked WHERE aggregate = %s AND target = %s",
+        [aggregate, str(target.table)],
+    ).fetchall()
+    return {_key(target, key): _amounts(target, deltas) for key, deltas in rows}
+
+
 def park(
     connection: psycopg.Connection[Any],
     aggregate: str,
