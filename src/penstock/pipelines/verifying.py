@@ -242,7 +242,7 @@ def _repair(
     """Add the differences: they are the same at every later position."""
     with target.transaction():
         now = read_progress(target, aggregate.name, lock=True)
-        if now is None or now.state == "seeding" or now.changes < audited.changes:
+        if now is None or now.state == "seeding" or now.seeded_at != audited.seeded_at:
             raise NotSeeded(
                 f"aggregate {aggregate.name} was reset meanwhile",
                 remedy="Verify it again",

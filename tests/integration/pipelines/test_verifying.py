@@ -10,7 +10,11 @@ from typing import Any, NoReturn
 import pytest
 
 from penstock.config import Config
+from penstock.errors import NotSeeded
+from penstock.pipelines import verifying
+from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.seeding import seed
+from penstock.pipelines.target_tables import read_targets
 from penstock.pipelines.verifying import Difference, Verified, verify
 from support.capturing import capture_config, capturing
 from support.database import Database
@@ -94,4 +98,20 @@ def test_a_key_that_the_target_cannot_hold_is_compared_with_what_is_parked(
         Decimal(0),
     )
     assert (cost.measure, cost.expected) == ("cost", Decimal(1))
+    assert verified(config).differences == ()
+
+
+def test_what_was_reset_since_the_audit_is_not_repaired(
+    database: Database, config: Config
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    with database.connect() as connection:
+        audited = read_progress(connection, "counts")
+        assert audited is not None
+        seed(config, COUNTS, no_spark)
+        tables = read_targets(connection, COUNTS)
+        key: dict[str, str | None] = {"service": "s", "status": "1"}
+        wrong = Difference("public.stats", key, "count", Decimal(2), Decimal(1))
+        with pytest.raises(NotSeeded, match="was reset meanwhile"):
+            verifying._repair(connection, COUNTS, tables, [wrong], audited)
     assert verified(config).differences == ()
