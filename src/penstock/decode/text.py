@@ -57,9 +57,7 @@ def _parse(text: str, kind: ValueType) -> Value:
         case Kind.DOUBLE:
             return float(text)
         case Kind.DECIMAL:
-            if text in ("NaN", "Infinity", "-Infinity"):
-                raise Unrepresentable("a numeric that is NaN or infinite")
-            return Decimal(text)
+            return _decimal(text, kind)
         case Kind.TEXT:
             return text
         case Kind.BYTES:
@@ -73,6 +71,16 @@ def _parse(text: str, kind: ValueType) -> Value:
         case Kind.ARRAY:
             assert kind.element is not None  # noqa: S101 - an array has one
             return [None if e is None else _parse(e, kind.element) for e in _elements(text)]  # type: ignore[misc]
+
+
+def _decimal(text: str, kind: ValueType) -> Decimal:
+    number = Decimal(text)
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise Unrepresentable("a numeric that is NaN or infinite")
+    if exponent < -kind.scale or len(digits) + exponent > kind.precision - kind.scale:
+        raise Unrepresentable(f"a number beyond {kind}")
+    return number
 
 
 def _date(text: str) -> date:
