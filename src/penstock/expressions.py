@@ -54,7 +54,10 @@ def columns_of(text: str) -> tuple[str, ...]:
                 f"uses {_name(node)}, which gives another value each time: a change that is read "
                 "again must count the same"
             )
-    names = [column.name for column in tree.find_all(exp.Column)]
+    columns = list(tree.find_all(exp.Column))
+    if any(column.table for column in columns):
+        raise BadExpression("should name a column without its table")
+    names = [column.name for column in columns]
     return tuple(dict.fromkeys(sorted(names, key=text.find)))
 
 
@@ -77,8 +80,17 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     found = [column.this for column in _parsed(text).find_all(exp.Column)]
     for identifier in sorted(found, key=lambda each: -each.meta["start"]):
         start, end = identifier.meta["start"], identifier.meta["end"] + 1
-        text = f"{text[:start]}`{names[identifier.name]}`{text[end:]}"
+        text = text[:start] + quoted(names[identifier.name]) + text[end:]
     return text
+
+
+def quoted(name: str) -> str:
+    """As a name of Spark SQL.
+
+    >>> quoted("a`b c")
+    '`a``b c`'
+    """
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _parsed(text: str) -> exp.Expression:
@@ -89,8 +101,6 @@ def _parsed(text: str) -> exp.Expression:
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias):
         raise BadExpression("should be one expression of Spark SQL")
-    if isinstance(tree, exp.Column) and tree.table:
-        raise BadExpression("should name a column without its table")
     return tree
 
 

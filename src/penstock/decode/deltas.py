@@ -23,7 +23,7 @@ from penstock.decode.definition import Definition
 from penstock.decode.images import images
 from penstock.decode.octets import Octets
 from penstock.decode.tuples import TEXT
-from penstock.decode.types import Kind, ValueType
+from penstock.decode.types import MAX_PRECISION, Kind, ValueType
 from penstock.errors import SchemaMismatch, TableTruncated
 from penstock.lsn import Lsn
 from penstock.names import TableName
@@ -37,6 +37,10 @@ COUNTED = "counted"
 # Little memory, and long beside what a run has.
 _MOST_ROWS = 200_000
 _SMALL_INTEGERS = (Kind.SMALLINT, Kind.INTEGER)
+# More rows than 10 to this power no log holds.
+_DIGITS_OF_COUNTS = 18
+# Of decimals while they are added up, if they might need it.
+_WIDE = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ class Summed:
     sources: tuple[SummedSource, ...]
     keys: tuple[Input, ...]
     sums: tuple[Input, ...]
+    # What commits at or below it is in the targets, and is not looked at: it may be what made a
+    # reset necessary.
+    applied_lsn: int = 0
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -93,7 +100,8 @@ def sum_type(kind: ValueType) -> pa.DataType:
 
 
 def sum_name(each: Input) -> str:
-    return f"sum {each.key}"
+    """No key has it, for theirs end with a type."""
+    return f"{each.key} sum"
 
 
 def delta_schema(wanted: Sequence[Summed]) -> pa.Schema:
@@ -134,11 +142,11 @@ class Deltas:
             yield self._together(gathered)
 
     def _together(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        sums = list(dict.fromkeys(each for one in self._wanted for each in one.sums))
+        added = {ROWS, *(sum_name(each) for each in sums)}
         table = pa.Table.from_batches(batches)
-        added = [ROWS, *(name for name in table.column_names if name.startswith("sum "))]
         keys = [name for name in table.column_names if name not in added]
-        summed = table.group_by(keys, use_threads=False).aggregate([(n, "sum") for n in added])
-        return _fitted(self.schema, summed.rename_columns([*keys, *added]))
+        return _fitted(self.schema, _added_up(table, keys, sums))
 
     def _batch(self, run: Run) -> pa.RecordBatch:
         octets = Octets(run.buffer)
@@ -164,12 +172,17 @@ class Deltas:
         wanted: Summed,
     ) -> Iterator[pa.Table]:
         notes: Counter[str] = Counter()
+        is_new = run.commit_lsn > wanted.applied_lsn
         for number, source in enumerate(wanted.sources):
-            emptied = [m for m, which in run.emptied if definitions[which].table == source.table]
+            emptied = [
+                message
+                for message, which in run.emptied
+                if definitions[which].table == source.table and is_new[message]
+            ]
             if source.rules and emptied:
                 raise truncated(run, emptied[0], source.table, wanted.name)
             for which, definition in enumerate(definitions):
-                index = np.flatnonzero(run.definition == which)
+                index = np.flatnonzero(is_new & (run.definition == which))
                 if definition.table != source.table or not len(index):
                     continue
                 place = (ordinal, number, run.definitions[which])
@@ -221,6 +234,8 @@ class _Plan:
 
     def _check(self, run: Run, index: np.ndarray) -> None:
         """As for a reader of the table: what came later is unknown, what is gone is an error."""
+        if not self._source.rules:
+            return  # nothing of it is read
         for each, need in zip(self._wanted.inputs, self._needed, strict=True):
             lsns = run.commit_lsn[index]
             if need.place is not None:
@@ -248,7 +263,7 @@ class _Plan:
         bad: dict[str, Mask] = {}
         rows = counted.rows
         for each, need in zip(self._wanted.inputs, self._needed, strict=True):
-            if need.place is None:  # then no image counts
+            if need.place is None or not len(rows):  # then no image counts
                 arrays[each] = pa.nulls(len(rows), each.kind.arrow)
                 continue
             cells = counted.images.cells[need.place]
@@ -270,32 +285,55 @@ def summed_up(
     columns[ROWS] = sign
     for each in wanted.sums:
         values = arrays[each].cast(sum_type(each.kind))
-        signed = pc.if_else(pc.greater(sign, 0), values, pc.negate(values))
-        columns[sum_name(each)] = signed.cast(sum_type(each.kind))
+        columns[sum_name(each)] = pc.if_else(pc.greater(sign, 0), values, pc.negate(values))
     table = pa.table(columns)
     if not good.all():
         table = table.filter(pa.array(good))
-    added = [ROWS, *(sum_name(each) for each in wanted.sums)]
-    grouped = table.group_by([each.key for each in wanted.keys], use_threads=False).aggregate(
-        [(name, "sum") for name in added]
-    )
-    grouped = grouped.rename_columns(
-        [
-            name.removesuffix("_sum") if name.endswith("_sum") else name
-            for name in grouped.column_names
-        ]
-    )
-    sums = {
-        sum_name(each): pc.fill_null(grouped[sum_name(each)].cast(sum_type(each.kind)), 0)
-        for each in wanted.sums
-    }
-    for name, values in sums.items():
-        grouped = grouped.set_column(grouped.column_names.index(name), name, values)
-    zero = [pc.equal(grouped[name], 0) for name in added]
-    some = zero[0]
-    for each in zero[1:]:
-        some = pc.and_(some, each)
-    return grouped.filter(pc.invert(some))
+    return _added_up(table, [each.key for each in wanted.keys], wanted.sums)
+
+
+def _added_up(table: pa.Table, keys: Sequence[str], sums: Sequence[Input]) -> pa.Table:
+    """Rows with equal keys as one; without those in which everything is zero."""
+    if any(pa.types.is_nested(table.schema.field(key).type) for key in keys):
+        # Arrow cannot group by arrays. Spark groups by what is made of them.
+        return table
+    added = [ROWS, *(sum_name(each) for each in sums)]
+    for each in sums:
+        if _may_overflow(each.kind):
+            wide = table[sum_name(each)].cast(pa.decimal256(_WIDE, each.kind.scale))
+            table = _with(table, sum_name(each), wide)
+    grouped = table.group_by(list(keys), use_threads=False).aggregate([(n, "sum") for n in added])
+    grouped = grouped.rename_columns([*keys, *added])
+    for each in sums:
+        grouped = _with(grouped, sum_name(each), _as_sum(grouped[sum_name(each)], each))
+    some = pc.not_equal(grouped[ROWS], 0)
+    for each in sums:
+        some = pc.or_(some, pc.not_equal(grouped[sum_name(each)], _zero(each)))
+    return grouped.filter(some)
+
+
+def _may_overflow(kind: ValueType) -> bool:
+    """Whether a log could hold enough of the widest values; if so Arrow would not tell."""
+    return kind.kind is Kind.DECIMAL and kind.precision > MAX_PRECISION - _DIGITS_OF_COUNTS
+
+
+def _as_sum(values: pa.ChunkedArray, each: Input) -> pa.ChunkedArray:
+    try:
+        return pc.fill_null(values.cast(sum_type(each.kind)), _zero(each))
+    except pa.ArrowInvalid:  # whose text would show the value
+        raise SchemaMismatch(
+            f"the sum of {each.name} has more than {MAX_PRECISION} digits, which Spark cannot hold",
+            remedy="Give the column a narrower type, or leave the sum out of the aggregate",
+            column=each.name,
+        ) from None
+
+
+def _zero(each: Input) -> pa.Scalar:
+    return pa.scalar(0, sum_type(each.kind))
+
+
+def _with(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
 
 
 def truncated(run: Run, message: int, table: TableName, aggregate: str) -> TableTruncated:

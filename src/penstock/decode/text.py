@@ -17,6 +17,7 @@ from penstock.decode.types import Kind, ValueType
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes | date | datetime | list["Value"]
 
+_BITS = {Kind.SMALLINT: 16, Kind.INTEGER: 32, Kind.BIGINT: 64}
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
@@ -45,7 +46,10 @@ def _parse(text: str, kind: ValueType) -> Value:
         case Kind.BOOLEAN:
             return text == "t"
         case Kind.SMALLINT | Kind.INTEGER | Kind.BIGINT:
-            return int(text)
+            number, limit = int(text), 2 ** (_BITS[kind.kind] - 1)
+            if not -limit <= number < limit:
+                raise Unrepresentable(f"a number beyond {kind}")
+            return number
         case Kind.REAL:
             # With the digits of a real: the nearest one, not the nearest double.
             (value,) = struct.unpack("f", struct.pack("f", float(text)))
@@ -53,9 +57,7 @@ def _parse(text: str, kind: ValueType) -> Value:
         case Kind.DOUBLE:
             return float(text)
         case Kind.DECIMAL:
-            if text in ("NaN", "Infinity", "-Infinity"):
-                raise Unrepresentable("a numeric that is NaN or infinite")
-            return Decimal(text)
+            return _decimal(text, kind)
         case Kind.TEXT:
             return text
         case Kind.BYTES:
@@ -69,6 +71,16 @@ def _parse(text: str, kind: ValueType) -> Value:
         case Kind.ARRAY:
             assert kind.element is not None  # noqa: S101 - an array has one
             return [None if e is None else _parse(e, kind.element) for e in _elements(text)]  # type: ignore[misc]
+
+
+def _decimal(text: str, kind: ValueType) -> Decimal:
+    number = Decimal(text)
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise Unrepresentable("a numeric that is NaN or infinite")
+    if exponent < -kind.scale or len(digits) + exponent > kind.precision - kind.scale:
+        raise Unrepresentable(f"a number beyond {kind}")
+    return number
 
 
 def _date(text: str) -> date:

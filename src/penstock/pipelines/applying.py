@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from psycopg import errors as pg
 
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.deciding import Covered, Decision, decide
+from penstock.pipelines.keys import as_held
 from penstock.pipelines.merging import TargetTable, merge_sql
 from penstock.pipelines.parking import Parked, park, take_back
 from penstock.pipelines.sums import Amounts, Key, by_nulls, rolled_up
@@ -92,6 +93,8 @@ def add_batch(
 ) -> tuple[int, int]:
     """To all targets; how many keys they refused, and how many counts would be below zero."""
     parked = below_zero = 0
+    # Else a key that the target refuses would be told when everything is committed.
+    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     for target in aggregate.targets:
         names = [column.name for column in target.dimensions]
         deltas = rolled_up(batch.sums, names, [column.name for column in target.measures])
@@ -114,12 +117,16 @@ def _add(
     for pattern, keys in by_nulls(list(merged.now)).items():
         sql = merge_sql(target, pattern)
 
-        def merge(some: Sequence[Key], sql: str = sql) -> None:
-            negative.extend(_merge(connection, target, sql, some, merged.now))
+        def merge(some: dict[Key, Amounts], sql: str = sql) -> None:
+            negative.extend(_merge(connection, target, sql, some))
 
-        for key, reason in _each_or_all(connection, keys, merge):
+        amounts = {key: merged.now[key] for key in keys}
+        if _refusal(connection, amounts, merge) is None:
+            continue
+        amounts = as_held(connection, target, amounts)
+        for key, reason in _refused(connection, amounts, merge):
             tried = merged.attempts.get(key, 0) + 1
-            refused.append(Parked(key, merged.now[key], tried, reason))
+            refused.append(Parked(key, amounts[key], tried, reason))
     park(connection, aggregate.name, target, refused, negative=False)
     if aggregate.seeded:
         park(connection, aggregate.name, target, negative, negative=True)
@@ -130,11 +137,10 @@ def _merge(
     connection: psycopg.Connection[Any],
     target: TargetTable,
     sql: str,
-    keys: Sequence[Key],
     amounts: dict[Key, Amounts],
 ) -> list[Parked]:
-    columns = [list(column) for column in zip(*keys, strict=True)]
-    columns += [list(column) for column in zip(*(amounts[key] for key in keys), strict=True)]
+    columns = [list(column) for column in zip(*amounts, strict=True)]
+    columns += [list(column) for column in zip(*amounts.values(), strict=True)]
     below = []
     width = len(target.dimensions)
     for row in connection.execute(sql.encode(), columns).fetchall():
@@ -150,26 +156,37 @@ def _merge(
     return below
 
 
-def _each_or_all(
+def _refused(
     connection: psycopg.Connection[Any],
-    keys: Sequence[Key],
-    merge: Callable[[Sequence[Key]], None],
-) -> list[tuple[Key, str]]:
+    amounts: dict[Key, Amounts],
+    merge: Callable[[dict[Key, Amounts]], None],
+) -> Iterator[tuple[Key, str]]:
     """All at once; if the target refuses one, by halves until it is alone. Those refused."""
+    if (reason := _refusal(connection, amounts, merge)) is None:
+        return
+    keys = list(amounts)
+    if len(keys) == 1:
+        yield keys[0], reason
+        return
+    half = len(keys) // 2
+    for some in (keys[:half], keys[half:]):
+        yield from _refused(connection, {key: amounts[key] for key in some}, merge)
+
+
+def _refusal(
+    connection: psycopg.Connection[Any],
+    amounts: dict[Key, Amounts],
+    merge: Callable[[dict[Key, Amounts]], None],
+) -> str | None:
+    """Why the target takes none of them, or None: it has them."""
     try:
         with connection.transaction():
-            merge(keys)
+            merge(amounts)
+    except pg.UniqueViolation:
+        raise  # somebody else inserted the row just now: another try will see it
     except (pg.IntegrityError, pg.DataError) as error:
-        if isinstance(error, pg.UniqueViolation):
-            raise  # somebody else inserted the row just now: another try will see it
-        if len(keys) == 1:
-            return [(keys[0], _reason(error))]
-        half = len(keys) // 2
-        return [
-            *_each_or_all(connection, keys[:half], merge),
-            *_each_or_all(connection, keys[half:], merge),
-        ]
-    return []
+        return _reason(error)
+    return None
 
 
 def _reason(error: psycopg.Error) -> str:

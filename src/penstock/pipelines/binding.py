@@ -7,7 +7,7 @@ not in the log, and its aggregate should start all the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -20,6 +20,8 @@ from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.postgres.messages import Column
 
+# What can be added up exactly.
+_SUMMABLE = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT, Kind.DECIMAL)
 # By table, then by column.
 Types = Mapping[TableName, Mapping[str, ValueType]]
 
@@ -45,6 +47,10 @@ class Bound:
     config: AggregateConfig
     summed: Summed
 
+    def after(self, applied_lsn: Lsn) -> Bound:
+        """For targets that have everything up to there."""
+        return replace(self, summed=replace(self.summed, applied_lsn=int(applied_lsn)))
+
 
 def read_types(connection: psycopg.Connection[Any], tables: Iterable[TableName]) -> Types:
     """As the log will give them: of a domain the base type, without the domain's modifier."""
@@ -69,6 +75,14 @@ def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
         name: _common(aggregate.name, name, [_kind(source, name, types) for source in sources])
         for name in aggregate.inputs
     }
+    for name in aggregate.summed:
+        if kinds[name].kind not in _SUMMABLE:
+            raise SchemaMismatch(
+                f"column {name} of aggregate {aggregate.name} cannot be summed up: it is neither "
+                "an integer nor a numeric with a precision of at most 38",
+                remedy="Give the column such a type, or leave the sum out",
+                column=name,
+            )
     return Bound(
         aggregate,
         Summed(

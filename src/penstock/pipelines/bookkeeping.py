@@ -70,6 +70,8 @@ class Progress:
     changes: int
     skipped: dict[str, int]
     clamped: int
+    # As text; None: it was not.
+    seeded_at: str | None = None
 
     @property
     def applied_lsn(self) -> Lsn:
@@ -78,7 +80,7 @@ class Progress:
 
 _PROGRESS = """
 SELECT aggregate, fingerprint, log_id::text, applied_lsn::text AS applied, state, epoch, changes,
-       skipped, clamped
+       skipped, clamped, seeded_at::text
   FROM penstock.progress WHERE aggregate = %s
 """
 

@@ -11,16 +11,14 @@ def compare_sql(table: TargetTable) -> str:
     """Keys as text, then for each measure what it should be and what it is, where they differ.
 
     Parameters are arrays of what should be: one for each dimension, as text, one for each measure;
-    then the aggregate and the target, by which parked deltas count as there. Grouping takes NULLs
-    as equal, which no join could that is fast.
+    then the same of what is parked, which counts as there. Grouping takes NULLs as equal, which no
+    join could that is fast.
     """
     keys = [f"k{number}" for number in range(len(table.dimensions))]
     should = [f"e{number}" for number in range(len(table.measures))]
     found = [f"f{number}" for number in range(len(table.measures))]
     both = [name for pair in zip(should, found, strict=True) for name in pair]
     typed = [f"{k}::{c.type} AS {k}" for k, c in zip(keys, table.dimensions, strict=True)]
-    parked_keys = [f"(key->>{_text(c.name)})::{c.type}" for c in table.dimensions]
-    parked = [f"coalesce((deltas->>{_text(c.name)})::numeric, 0)" for c in table.measures]
     zeros = ["0"] * len(table.measures)
     shown_keys = [named(column.name) for column in table.dimensions]
     shown_sums = [named(column.name) for column in table.measures]
@@ -35,8 +33,8 @@ SELECT {_list(f"{key}::text" for key in keys)}, {_list(both)}
          UNION ALL
         SELECT {_list(shown_keys + zeros + shown_sums)} FROM {table_sql(table)}
          UNION ALL
-        SELECT {_list(parked_keys + zeros + parked)}
-          FROM penstock.parked WHERE aggregate = %s AND target = %s
+        SELECT {_list(typed + zeros + found)}
+          FROM unnest({_list(arrays)}) AS p ({_list(keys + found)})
       ) AS together
      GROUP BY {_list(keys)}
     HAVING {" OR ".join(f"sum({e}) <> sum({f})" for e, f in zip(should, found, strict=True))}
@@ -47,7 +45,3 @@ SELECT {_list(f"{key}::text" for key in keys)}, {_list(both)}
 
 def _list(parts: Iterable[str]) -> str:
     return ", ".join(parts)
-
-
-def _text(name: str) -> str:
-    return "'" + name.replace("'", "''").replace("%", "%%") + "'"

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
-from penstock.expressions import renamed
+from penstock.expressions import quoted, renamed
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
@@ -35,11 +35,11 @@ def grouped(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
         AGGREGATE,
         NOTE,
         ROWS,
-        *(f"`{name}`" for name in sums),
+        *(quoted(name) for name in sums),
         *(f.expr(expression).alias(name) for name, expression in keys.items()),
     )
     return projected.groupBy(AGGREGATE, NOTE, *keys).agg(
-        f.sum(ROWS).alias(ROWS), *(f.sum(f"`{name}`").alias(name) for name in sums)
+        f.sum(ROWS).alias(ROWS), *(f.sum(quoted(name)).alias(name) for name in sums)
     )
 
 

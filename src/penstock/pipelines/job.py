@@ -110,6 +110,9 @@ class Job:
                 self._stopping,
             )
             self._writers.append(stack.enter_context(writer))
+        # Positions of targets only go up, so that nothing is left out that a later batch needs.
+        pairs = zip(self._bound, self._writers, strict=True)
+        self._bound = [bound.after(writer.applied_lsn) for bound, writer in pairs]
 
     @contextmanager
     def _seeding(self) -> Iterator[None]:

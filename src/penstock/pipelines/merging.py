@@ -15,7 +15,7 @@ from penstock.names import TableName, quote
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a target, and its type as SQL spells it, without a length."""
+    """A column of a target, and the type that a key is cast to before they are compared."""
 
     name: str
     type: str

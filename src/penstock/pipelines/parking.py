@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from penstock.pipelines.keys import as_held, printed
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.sums import Amounts, Key, added
 
@@ -49,23 +50,30 @@ def take_back(
     deltas: dict[Key, Amounts],
 ) -> Merged:
     """Add what waits to the deltas, if it is due; else deltas of its key go on waiting with it."""
-    now = dict(deltas)
-    attempts = {}
     rows = connection.execute(
-        "SELECT key, deltas, attempts, reason, is_negative OR retry_at <= now()"
-        "  FROM penstock.parked WHERE aggregate = %s AND target = %s FOR UPDATE",
+        "SELECT key, deltas, attempts, is_negative, retry_at <= now()"
+        "  FROM penstock.parked WHERE aggregate = %s AND target = %s"
+        # What goes on waiting comes last, and takes with it what came for its key.
+        " ORDER BY NOT is_negative AND retry_at > now(), is_negative FOR UPDATE",
         [aggregate, str(target.table)],
     ).fetchall()
+    if not rows:
+        return Merged(deltas, {})
+    now = as_held(connection, target, deltas)
+    keys = printed(connection, target, [_key(target, row[0]) for row in rows])
+    attempts: dict[Key, int] = {}
     gone = []
-    for key_json, deltas_json, tried, reason, due in rows:
-        parked = _parsed(target, key_json, deltas_json, tried, reason)
-        if due:
-            total = added(parked.amounts, now.get(parked.key, (0,) * len(parked.amounts)))
-            now[parked.key] = total
-            attempts[parked.key] = tried
-            gone.append(parked.key)
-        elif parked.key in now:
-            total = added(parked.amounts, now.pop(parked.key))
+    for key, (key_json, deltas_json, tried, is_negative, due) in zip(keys, rows, strict=True):
+        amounts = _amounts(target, deltas_json)
+        if is_negative and key not in now:
+            continue  # it would be below zero again
+        total = added(amounts, now.get(key, (0,) * len(amounts)))
+        if is_negative or due:
+            now[key] = total
+            attempts[key] = max(tried, attempts.get(key, 0))
+            gone.append(key_json)
+        elif key in now:
+            del now[key]
             connection.execute(
                 "UPDATE penstock.parked SET deltas = %s"
                 " WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
@@ -74,9 +82,20 @@ def take_back(
     if gone:
         connection.cursor().executemany(
             "DELETE FROM penstock.parked WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
-            [[aggregate, str(target.table), _key_json(target, key)] for key in gone],
+            [[aggregate, str(target.table), json.dumps(key)] for key in gone],
         )
     return Merged(now, attempts)
+
+
+def waiting(
+    connection: psycopg.Connection[Any], aggregate: str, target: TargetTable
+) -> dict[Key, Amounts]:
+    """Everything that a target does not show."""
+    rows = connection.execute(
+        "SELECT key, deltas FROM penstock.parked WHERE aggregate = %s AND target = %s",
+        [aggregate, str(target.table)],
+    ).fetchall()
+    return {_key(target, key): _amounts(target, deltas) for key, deltas in rows}
 
 
 def park(
@@ -101,19 +120,12 @@ def park(
         )
 
 
-def _parsed(
-    target: TargetTable,
-    key: Mapping[str, Any],
-    deltas: Mapping[str, Any],
-    attempts: int,
-    reason: str,
-) -> Parked:
-    return Parked(
-        tuple(key.get(column.name) for column in target.dimensions),
-        tuple(Decimal(str(deltas.get(column.name, 0))) for column in target.measures),
-        attempts,
-        reason,
-    )
+def _key(target: TargetTable, key: Mapping[str, Any]) -> Key:
+    return tuple(key.get(column.name) for column in target.dimensions)
+
+
+def _amounts(target: TargetTable, deltas: Mapping[str, Any]) -> Amounts:
+    return tuple(Decimal(str(deltas.get(column.name, 0))) for column in target.measures)
 
 
 def _key_json(target: TargetTable, key: Key) -> str:

@@ -9,7 +9,8 @@ transaction, which makes the state `seeded`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from penstock.errors import NotSeeded
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import bind, read_types
-from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.target_tables import read_targets, unwritable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
 from penstock.postgres.snapshots import snapshot
@@ -51,14 +52,26 @@ def seed(
     log_id = str(log.identity.log_id)
     target_dsn = aggregate.conninfo(config.source.conninfo)
     with connect(target_dsn) as target:
-        begin(target, aggregate, log_id, log.end().lsn)
+        with _writing(aggregate.name):
+            begin(target, aggregate, log_id, log.end().lsn)
+        # It may have been released, or be of another log: seeding is the remedy for both.
+        consumers.forget(log.storage, consumer_of(aggregate.name))
         consumers.register(log.storage, consumer_of(aggregate.name), log_id, log.end().lsn)
         with snapshot(config.source.conninfo, on_wait=on_wait) as source:
             _check_log_goes_on(log, source.lsn, aggregate.name)
             types = read_types(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types, source.lsn)
             sums = true_sums(source.connection, bound, spark, on_rows)
-        return _write(target, aggregate, sums, source.lsn)
+        with _writing(aggregate.name):
+            return _write(target, aggregate, sums, source.lsn)
+
+
+@contextmanager
+def _writing(aggregate: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise unwritable(aggregate, error) from error
 
 
 def consumer_of(aggregate: str) -> str:

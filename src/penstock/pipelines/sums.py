@@ -6,7 +6,7 @@ Text is what Postgres is given, and casts to the type of the target's column.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 Key: TypeAlias = tuple[str | None, ...]
 Amounts: TypeAlias = tuple[Decimal | int, ...]
+# More digits than a sum of anything has; by itself Python keeps 28.
+_EXACT = 200
 
 
 def as_text(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -47,4 +49,5 @@ def by_nulls(keys: Sequence[Key]) -> dict[tuple[bool, ...], list[Key]]:
 
 
 def added(left: Amounts, right: Amounts) -> Amounts:
-    return tuple(a + b for a, b in zip(left, right, strict=True))
+    with localcontext(prec=_EXACT):
+        return tuple(a + b for a, b in zip(left, right, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from penstock.declarations import AggregateConfig
-from penstock.errors import TargetMismatch
+from penstock.errors import TargetMismatch, TargetUnavailable
 from penstock.names import TableName
 from penstock.pipelines.merging import Column, TargetTable
 
@@ -34,9 +34,9 @@ def read_targets(
     """Raises `TargetMismatch` for a table or a column that is missing; doctor looks closer."""
     found = []
     for target in aggregate.targets:
-        types = dict(
-            connection.execute(_COLUMNS, [target.table.schema, target.table.name]).fetchall()
-        )
+        rows = connection.execute(_COLUMNS, [target.table.schema, target.table.name]).fetchall()
+        # For statements with parameters, in which % has a meaning.
+        types = {name: kind.replace("%", "%%") for name, kind in rows}
         dimensions, measures = aggregate.shown_by(target)
         for name in (*dimensions, *measures):
             if name not in types:
@@ -61,4 +61,13 @@ def _missing(aggregate: str, table: TableName, column: str | None) -> TargetMism
         what,
         remedy="Run: penstock setup; or penstock doctor, which says what is wrong",
         table=table,
+    )
+
+
+def unwritable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
+    """Without the server's text, which quotes values."""
+    return TargetUnavailable(
+        f"the target of aggregate {aggregate} cannot be written: {type(error).__name__}",
+        remedy="Run: penstock doctor, which says what is wrong with it",
+        aggregate=aggregate,
     )

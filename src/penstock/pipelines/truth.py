@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.declarations import AggregateSource
 from penstock.decode.columns import column, texts_of
 from penstock.decode.deltas import AGGREGATE, NOTE, Input, summed_up
-from penstock.decode.text import Unrepresentable, parse
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batches, grouped
+from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
 
 # What Spark gets at one go: long beside the start of a job, little memory.
@@ -81,9 +81,9 @@ SELECT a.attname
   JOIN pg_type AS t ON t.oid = a.atttypid
   LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
  WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
-   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'bpchar', 'uuid',
-                      'date', 'timestamp', 'timestamptz')
-        OR t.typtype = 'e' OR (t.typname = 'numeric' AND a.atttypmod >= 0))
+   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'uuid', 'date',
+                      'timestamp', 'timestamptz')
+        OR t.typtype = 'e' OR (t.typname IN ('numeric', 'bpchar') AND a.atttypmod >= 0))
    AND coalesce(c.collisdeterministic, true)
 """
 
@@ -97,14 +97,11 @@ def _grouped_by_server(
     alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
     keys = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.keys}
     sums = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.sums}
-    groups = [
-        key if columns[name] in alike else sql.SQL("{}::text").format(key)
-        for name, key in keys.items()
-    ]
+    groups = [key if columns[name] in alike else _printed(key) for name, key in keys.items()]
     statement = sql.SQL("SELECT {selected} FROM {table} {where} GROUP BY {groups}").format(
         selected=sql.SQL(", ").join(
             [
-                *(sql.SQL("({})::text").format(group) for group in groups),
+                *(_printed(key) for key in keys.values()),
                 sql.SQL("count(*)"),
                 *(sql.SQL("coalesce(sum({}), 0)").format(column) for column in sums.values()),
             ]
@@ -115,8 +112,12 @@ def _grouped_by_server(
     )
     with translated(f"count the rows of {source.table}"):
         rows = connection.execute(statement).fetchall()
-    good = [row for row in rows if _representable(row, bound.summed.keys)]
-    return _result(bound, good)
+    return _result(bound, rows)
+
+
+def _printed(column: sql.Composable) -> sql.Composable:
+    """As the log has it: a cast to text takes blanks off a char(n), and adds a mask to an inet."""
+    return sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END").format(column)
 
 
 def _without_special(columns: Any) -> sql.Composable:
@@ -131,32 +132,29 @@ def _without_special(columns: Any) -> sql.Composable:
     return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions))
 
 
-def _representable(row: Sequence[Any], keys: Sequence[Input]) -> bool:
-    try:
-        for text, each in zip(row, keys, strict=False):
-            if text is not None and not each.kind.total:
-                parse(text.encode(), each.kind)
-    except Unrepresentable:
-        return False
-    return True
-
-
 def _result(bound: Bound, rows: Sequence[Sequence[Any]]) -> pa.Table:
     """From rows of keys, the count and sums to dimensions and measures."""
     config = bound.config
-    keys = [each.name for each in bound.summed.keys]
     sums = [each.name for each in bound.summed.sums]
-    found: dict[str, pa.Array] = {}
-    for name, dimension in config.dimensions.items():
-        place = keys.index(dimension.plain) if dimension.plain else None
-        texts = [row[place] for row in rows] if place is not None else []
-        found[name] = pa.array(texts, pa.string())
+    good = np.ones(len(rows), bool)
+    keys: dict[str, pa.Array] = {}
+    for place, each in enumerate(bound.summed.keys):
+        keys[each.name] = texts = pa.array([row[place] for row in rows], pa.string())
+        if rows:
+            # Through the same type as in the log, so that one value is one text.
+            values, bad = column(texts_of(texts), each.kind)
+            keys[each.name] = as_text(values)
+            good &= ~bad
+    found: dict[str, pa.Array] = {
+        name: keys[dimension.plain] if dimension.plain else pa.array([], pa.string())
+        for name, dimension in config.dimensions.items()
+    }
     for name in config.measures:
         summed = config.summed_by(name)
         place = len(keys) + (0 if summed is None else 1 + sums.index(summed))
         kind = pa.int64() if summed is None else pa.decimal128(38, _scale(bound, summed))
         found[name] = pa.array([row[place] for row in rows], kind)
-    return pa.table(found)
+    return pa.table(found).filter(pa.array(good))
 
 
 def _scale(bound: Bound, name: str) -> int:
@@ -191,7 +189,7 @@ def _grouped_by_spark(
 def _copied(
     connection: psycopg.Connection[Any], table: TableName, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    selected = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for c in columns)
+    selected = sql.SQL(", ").join(map(sql.Identifier, columns))
     statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(
         selected, _identifier(table)
     )

@@ -29,9 +29,11 @@ from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import Bound, bind, read_types
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.comparing import compare_sql
+from penstock.pipelines.keys import parted
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
-from penstock.pipelines.sums import rolled_up
+from penstock.pipelines.parking import waiting
+from penstock.pipelines.sums import Amounts, Key, rolled_up
 from penstock.pipelines.target_tables import read_targets
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
@@ -196,23 +198,33 @@ def _compare(
 ) -> list[Difference]:
     names = [column.name for column in table.dimensions]
     measures = [column.name for column in table.measures]
-    expected = rolled_up(truth, names, measures)
-    columns = [list(part) for part in zip(*expected, strict=True)] or [[] for _ in names]
-    amounts = [list(part) for part in zip(*expected.values(), strict=True)] or [
-        [] for _ in measures
-    ]
+    # What the table's columns cannot hold has to be parked, as it is written.
+    should, should_wait = parted(target, table, rolled_up(truth, names, measures))
+    parked, waits = parted(target, table, waiting(target, aggregate.name, table))
     rows = target.execute(
-        compare_sql(table).encode(), [*columns, *amounts, aggregate.name, str(table.table)]
+        compare_sql(table).encode(), [*_arrays(table, should), *_arrays(table, parked)]
     ).fetchall()
+    zero = (0,) * len(measures)
+    for key in should_wait | waits:
+        pairs = zip(should_wait.get(key, zero), waits.get(key, zero), strict=True)
+        rows.append((*key, *(amount for pair in pairs for amount in pair)))
     found = []
     for row in rows:
-        key = dict(zip(names, row, strict=False))
-        pairs = row[len(names) :]
+        held = dict(zip(names, row, strict=False))
+        amounts = [Decimal(amount) for amount in row[len(names) :]]
         for number, measure in enumerate(measures):
-            should, is_ = pairs[2 * number], pairs[2 * number + 1]
-            if should != is_:
-                found.append(Difference(str(table.table), key, measure, should, is_))
+            expected, shown = amounts[2 * number : 2 * number + 2]
+            if expected != shown:
+                found.append(Difference(str(table.table), held, measure, expected, shown))
     return found
+
+
+def _arrays(table: TargetTable, amounts: dict[Key, Amounts]) -> list[list[Any]]:
+    """One for each dimension and one for each measure."""
+    if not amounts:
+        return [[] for _ in (*table.dimensions, *table.measures)]
+    columns = (*zip(*amounts, strict=True), *zip(*amounts.values(), strict=True))
+    return [list(column) for column in columns]
 
 
 def _count(target: psycopg.Connection[Any], table: TargetTable) -> int:
@@ -230,7 +242,7 @@ def _repair(
     """Add the differences: they are the same at every later position."""
     with target.transaction():
         now = read_progress(target, aggregate.name, lock=True)
-        if now is None or now.state == "seeding" or now.changes < audited.changes:
+        if now is None or now.state == "seeding" or now.seeded_at != audited.seeded_at:
             raise NotSeeded(
                 f"aggregate {aggregate.name} was reset meanwhile",
                 remedy="Verify it again",

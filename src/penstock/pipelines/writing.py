@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +20,6 @@ from penstock.errors import (
     NotSeeded,
     PipelineFenced,
     SourceUnavailable,
-    TargetUnavailable,
 )
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
@@ -27,7 +27,7 @@ from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
-from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.target_tables import read_targets, unwritable
 from penstock.pipelines.targets import Tables
 from penstock.postgres.connect import connect
 from penstock.sections import Dsn
@@ -75,10 +75,10 @@ class Writer:
     def __enter__(self) -> Writer:
         connection = self._connected()
         try:
-            progress = self._claimed(connection)
-        except BaseException:
-            connection.close()
-            raise
+            with _closed_if_it_fails(connection):
+                progress = self._claimed(connection)
+        except psycopg.Error as error:
+            raise unwritable(self.name, error) from error
         self.applied_lsn = progress.applied_lsn
         self.needs_seed = progress.state == "seeding"
         return self
@@ -111,7 +111,7 @@ class Writer:
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, _LAST_PAUSE_S)
             except psycopg.Error as error:
-                raise _refused(self.name, error) from error
+                raise unwritable(self.name, error) from error
             else:
                 if applied.decision != "skip":
                     self.applied_lsn = covered.end
@@ -125,9 +125,11 @@ class Writer:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._dsn)
+            connection = connect(self._dsn)
             if self._aggregate is not None:
-                self._lock(self._connection)
+                with _closed_if_it_fails(connection):
+                    self._lock(connection)
+            self._connection = connection
         return self._connection
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
@@ -165,12 +167,13 @@ class Writer:
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
         """Without seeding, what counts begins now."""
         end = self._log.end().lsn
-        begin(connection, self.config, self._log_id, end)
+        with connection.transaction():
+            begin(connection, self.config, self._log_id, end)
+            if not self.config.seed:
+                connection.execute(
+                    "UPDATE penstock.progress SET state = 'live' WHERE aggregate = %s", [self.name]
+                )
         consumers.register(self._log.storage, consumer_of(self.name), self._log_id, end)
-        if not self.config.seed:
-            connection.execute(
-                "UPDATE penstock.progress SET state = 'live' WHERE aggregate = %s", [self.name]
-            )
 
     def _check(self, progress: Progress) -> None:
         if progress.fingerprint != self.config.fingerprint:
@@ -196,9 +199,10 @@ class Writer:
             self._registered_at = time.monotonic()
 
 
-def _refused(name: str, error: psycopg.Error) -> TargetUnavailable:
-    return TargetUnavailable(
-        f"the target of aggregate {name} cannot be written: {type(error).__name__}",
-        remedy="Run: penstock doctor, which says what is wrong with it",
-        aggregate=name,
-    )
+@contextmanager
+def _closed_if_it_fails(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise

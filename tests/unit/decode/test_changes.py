@@ -244,3 +244,23 @@ def test_old_values_that_were_not_sent_are_absent_and_toast_is_filled_from_the_o
         ("update_postimage", "newer", None, ["b"], []),
         ("delete", "new", "long", [], []),
     ]
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "text"),
+    [
+        (21, -1, b"32768"),
+        (23, -1, b"-2147483649"),
+        (20, -1, b"9" * 19),
+        (1700, (5 << 16) + 1 + 4, b"nan"),
+        (1700, (5 << 16) + 1 + 4, b"12345.6"),
+        (1700, (5 << 16) + 1 + 4, b"1.23"),
+        (1231, (5 << 16) + 1 + 4, b"{1.0,12345.6}"),
+    ],
+)
+def test_a_number_that_its_type_cannot_hold_is_none(oid: int, modifier: int, text: bytes) -> None:
+    """No server sends it; it is no error of Arrow's, which would show the value."""
+    relation = Relation(1, "public", "t", "d", (Column(True, "n", oid, modifier),))
+    run = run_of(random.Random(1), [Insert(1, (text,))], [[relation]])
+    (row,) = TableChanges(wanted_of(relation)).batch(run).to_pylist()
+    assert row["n"] is None

@@ -1,0 +1,540 @@
+"""The source's own tables at an exact position: what an aggregate should be, and begins with."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from penstock.changelog.consumers import consumers, invalidate, register
+from penstock.changelog.reader import LogReader
+from penstock.config import Config
+from penstock.declarations import AggregateConfig
+from penstock.errors import NotSeeded, SetupBlocked, TargetUnavailable
+from penstock.lsn import Lsn
+from penstock.pipelines import truth as truth_module
+from penstock.pipelines.binding import Bound, bind, read_types
+from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.seeding import Seeded, seed
+from penstock.pipelines.sums import rolled_up
+from penstock.pipelines.truth import true_sums
+from penstock.postgres.snapshots import Snapshot, snapshot
+from penstock.postgres.waiting import Blocker
+from support.capturing import capture_config, capturing
+from support.database import Database
+from support.logs import begin_log
+from support.ops import on_18
+from support.targets import OTHER_LOG, declared, with_tables
+from support.waiting import eventually
+from support.workload import PUBLICATION, SLOT
+
+NOTIFICATIONS = (
+    "CREATE TABLE notifications (id int PRIMARY KEY, service text, status text)",
+    "ALTER TABLE notifications ADD price numeric(10,2)",
+    "ALTER TABLE notifications REPLICA IDENTITY FULL",
+)
+COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("Spark is not needed for plain columns")
+
+
+def truth_of(
+    source: Snapshot, config: AggregateConfig = COUNTS
+) -> tuple[Bound, dict[Any, tuple[Any, ...]]]:
+    types = read_types(source.connection, [each.table for each in config.sources])
+    bound = bind(config, types, source.lsn)
+    sums = true_sums(source.connection, bound, no_spark)
+    return bound, rolled_up(sums, list(config.dimensions), list(config.measures))
+
+
+def truth(database: Database, config: AggregateConfig = COUNTS) -> dict[Any, tuple[Any, ...]]:
+    with snapshot(database.dsn()) as source:
+        return truth_of(source, config)[1]
+
+
+# --- a snapshot at a position --------------------------------------------------------------------
+
+
+@contextmanager
+def writers(database: Database, count: int = 3) -> Iterator[None]:
+    """Sessions that insert, update and delete until the block ends; some of it rolled back."""
+    stop = threading.Event()
+
+    def write(writer: int) -> None:
+        chance = random.Random(writer)
+        with database.connect(autocommit=False) as connection:
+            number = 0
+            while not stop.is_set():
+                for _ in range(chance.randint(1, 4)):
+                    number += 1
+                    service, status = chance.choice("st"), chance.choice("abc")
+                    connection.execute(
+                        "INSERT INTO notifications VALUES (%s, %s, %s, %s)",
+                        [writer * 10**6 + number, service, status, chance.randint(-500, 500) / 100],
+                    )
+                    some = [writer * 10**6 + chance.randint(1, number)]
+                    connection.execute(
+                        "UPDATE notifications SET status = 'd', price = NULL WHERE id = %s", some
+                    )
+                    some = [writer * 10**6 + chance.randint(1, number)]
+                    connection.execute("DELETE FROM notifications WHERE id = %s", some)
+                if chance.random() < 0.2:
+                    connection.rollback()
+                else:
+                    connection.commit()
+
+    with ThreadPoolExecutor(count) as pool:
+        futures = [pool.submit(write, number) for number in range(1, count + 1)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for future in futures:
+            future.result(10)
+
+
+def test_two_snapshots_differ_by_exactly_what_the_log_has_between_them(
+    database: Database, tmp_path: Path
+) -> None:  # M5.5, M5.6
+    database.run(*NOTIFICATIONS)
+    config = published(database, tmp_path)
+    found: list[tuple[Lsn, dict[Any, tuple[Any, ...]]]] = []
+    with capturing(config), writers(database):
+        for _ in range(6):
+            with snapshot(database.dsn()) as source:
+                bound, sums = truth_of(source)
+                # The session goes on seeing what it saw.
+                again = source.connection.execute(
+                    "SELECT service, status, count(*), coalesce(sum(price), 0)"
+                    "  FROM public.notifications GROUP BY 1, 2"
+                ).fetchall()
+            assert sums == {tuple(row[:2]): tuple(row[2:]) for row in again}
+            found.append((source.lsn, sums))
+        log = complete(tmp_path, found[-1][0])
+    assert len({lsn for lsn, _ in found}) == len(found)
+    for (start, before), (end, after) in pairwise(found):
+        deltas = log_deltas(log, bound, start, end, no_spark)
+        assert deltas.changes > 0
+        added = rolled_up(deltas.sums, ["service", "status"], ["count", "cost"])
+        together = {
+            key: tuple(
+                a + b for a, b in zip(before.get(key, (0, 0)), added.get(key, (0, 0)), strict=True)
+            )
+            for key in before.keys() | added.keys()
+        }
+        assert {key: sums for key, sums in together.items() if any(sums)} == after
+
+
+def published(database: Database, path: Path) -> Config:
+    database.run(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE notifications")
+    database.create_slot(SLOT)
+    return capture_config(database.dsn(), path, tables=["notifications"])
+
+
+def complete(path: Path, lsn: Lsn) -> LogReader:
+    """The log, once it is."""
+    log = LogReader(path)
+    eventually(lambda: log.end().lsn >= lsn, f"the log up to {lsn}")
+    return log
+
+
+def test_the_slot_goes_as_soon_as_the_snapshot_is_taken_over(database: Database) -> None:  # M5.5
+    database.run(*NOTIFICATIONS, "INSERT INTO notifications VALUES (1, 's', 'a', 1)")
+    with snapshot(database.dsn()) as source:
+        eventually(
+            lambda: not database.rows("SELECT FROM pg_replication_slots WHERE temporary"),
+            "no slot while the snapshot is read",
+        )
+        database.run("DELETE FROM notifications")
+        assert truth_of(source)[1] == {("s", "a"): (1, Decimal("1.00"))}
+        assert source.lsn <= database.wal_position()
+    assert truth(database) == {}
+
+
+def test_a_snapshot_that_has_to_wait_says_for_whom_and_gives_up_in_time(
+    database: Database,
+) -> None:  # M5.5, M7.3
+    database.run(*NOTIFICATIONS)
+    told: list[tuple[Blocker, ...]] = []
+    with database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO notifications VALUES (1, 'hidden', 'a', 1)")
+        pid = writer.info.backend_pid
+        with (
+            pytest.raises(
+                SetupBlocked, match=rf"no snapshot within 1 s: .* process {pid}"
+            ) as raised,
+            snapshot(database.dsn(), on_wait=told.append, deadline_s=1.0),
+        ):
+            pass
+        assert "hidden" not in str(raised.value)
+        assert [blocker.pid for blocker in told[-1]] == [pid]
+        eventually(lambda: not database.rows("SELECT FROM pg_replication_slots"), "no slot")
+        # Whoever ends in time is waited for, and is in it.
+        with ThreadPoolExecutor(1) as pool:
+            told.clear()
+            waiting = pool.submit(_truth_waiting, database, told)
+            eventually(lambda: told, "told who blocks")
+            writer.commit()
+            assert waiting.result(10) == {("hidden", "a"): (1, Decimal("1.00"))}
+
+
+def _truth_waiting(database: Database, told: list[tuple[Blocker, ...]]) -> dict[Any, Any]:
+    with snapshot(database.dsn(), on_wait=told.append) as source:
+        return truth_of(source)[1]
+
+
+# --- what counts as one key, and what does not count ---------------------------------------------
+
+
+def test_values_that_are_equal_and_not_printed_alike_are_several_keys(
+    database18: Database,
+) -> None:  # M5.6: as they are in the log
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, plain numeric, scaled numeric(5,2),"
+        " span interval, blank bpchar, padded char(3), real double precision)",
+        "INSERT INTO notifications VALUES (1, 1.0, 1.0, '1 day', 'a', 'a', 0),"
+        " (2, 1.00, 1.00, '24:00:00', 'a ', 'a ', '-0')",
+    )
+    for name, keys in {
+        "plain": {("1.0",): (1,), ("1.00",): (1,)},
+        "scaled": {("1.00",): (2,)},
+        "span": {("1 day",): (1,), ("24:00:00",): (1,)},
+        "blank": {("a",): (1,), ("a ",): (1,)},
+        "padded": {("a  ",): (2,)},
+        "real": {("0",): (1,), ("-0",): (1,)},
+    }.items():
+        assert truth(database18, declared(dimensions=[name])) == keys, name
+
+
+def test_keys_are_written_as_the_log_writes_them(
+    database: Database, tmp_path: Path
+) -> None:  # M5.5, M5.6: a target may hold them as text
+    values = {
+        "bool": "true",
+        "char(3)": "'a'",
+        "padded": "'a'",
+        "inet": "'192.168.1.1'",
+        "cidr": "'10.0.0.0/8'",
+        "timestamp": "'2026-01-01'",
+        "timestamptz": "'2026-01-01 12:00:00.5+02'",
+        "numeric(5,1)": "1.5",
+        "numeric": "1.50",
+        "float8": "1e20",
+        "float4": "0.1",
+        "bytea": "'\\x00ff'",
+        "interval": "'1 day'",
+        "uuid": "'f81d4fae-7dec-11d0-a765-00a0c91e6bf6'",
+        "mood": "'sad'",
+        "jsonb": """'{"a": 1}'""",
+        "money": "'1.50'",
+        "bit(3)": "'101'",
+        "time": "'12:00'",
+        "name": "'x'",
+        '"char"': "'x'",
+        "text": "''",
+        "smallint": "-1",
+    }
+    columns = [f"c{number}" for number in range(len(values))]
+    typed = ", ".join(f"{name} {kind}" for name, kind in zip(columns, values, strict=True))
+    database.run(
+        "CREATE DOMAIN padded AS char(3)",
+        "CREATE TYPE mood AS ENUM ('sad')",
+        f"CREATE TABLE notifications (id int PRIMARY KEY, {typed})",
+    )
+    config = published(database, tmp_path)
+    counts = declared(dimensions=columns)
+    with capturing(config):
+        with snapshot(database.dsn()) as source:
+            start = source.lsn
+        database.run(
+            f"INSERT INTO notifications VALUES (1, {', '.join(values.values())})",
+            "INSERT INTO notifications VALUES (2)",
+        )
+        with snapshot(database.dsn()) as source:
+            bound, sums = truth_of(source, counts)
+        log = complete(tmp_path, source.lsn)
+    deltas = log_deltas(log, bound, start, source.lsn, no_spark)
+    assert sums == rolled_up(deltas.sums, columns, ["count"])
+    assert len(sums) == 2
+
+
+def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None:  # M5.5
+    """For expressions, which Spark computes."""
+    database18.run(
+        "CREATE TABLE notifications (id int, padded char(3), word text, flag bool, at timestamptz,"
+        " tags text[], price numeric(10,2))",
+        """INSERT INTO notifications VALUES
+           (1, 'a', '', true, '2026-01-01', '{"x,y",NULL}', 1.5),
+           (2, 'a', NULL, false, NULL, NULL, NULL),
+           (3, 'a', E'quo"te,\n\\\\.', NULL, 'infinity', '{}', 'NaN'),
+           (4, NULL, 'NULL', NULL, NULL, NULL, 2)""",
+    )
+    config = declared(
+        dimensions={
+            "day": "to_date(at)",
+            "first": "concat(padded, word, flag, tags[0])",
+        },
+        measures={"count": "count", "cost": "sum(price)"},
+    )
+    with snapshot(database18.dsn()) as source:
+        (table,) = (each.table for each in config.sources)
+        bound = bind(config, read_types(source.connection, [table]), source.lsn)
+        columns = [each.name for each in bound.summed.inputs]
+        (copied,) = truth_module._copied(source.connection, table, columns)
+        summed = truth_module._summed(bound, copied).to_pylist()
+    rows = [{name.split(" ")[0]: value for name, value in row.items()} for row in summed]
+    shown = [
+        tuple(row[name] for name in ("padded", "word", "flag", "tags", "price")) for row in rows
+    ]
+    # The third has values that Spark cannot hold.
+    assert shown == [
+        ("a  ", "", True, ["x,y", None], Decimal("1.50")),
+        ("a  ", None, False, None, None),
+        (None, "NULL", None, None, Decimal("2.00")),
+    ]
+
+
+def test_rows_with_values_that_spark_cannot_hold_are_left_out(
+    database: Database,
+) -> None:  # M4.6, M5.6
+    database.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, at timestamp, price numeric(10,2))",
+        "INSERT INTO notifications VALUES (1, '2026-01-01', 'NaN'), (2, '2026-01-01', 1.5),"
+        " (3, 'infinity', 1), (4, '0044-03-15 BC', 1), (5, '2026-01-01', NULL), (6, NULL, 2)",
+    )
+    config = declared(dimensions=["at"], measures={"count": "count", "cost": "sum(price)"})
+    assert truth(database, config) == {
+        ("2026-01-01 00:00:00.000000",): (2, Decimal("1.50")),
+        (None,): (1, Decimal("2.00")),
+    }
+
+
+def test_several_tables_with_other_names_and_types(database18: Database) -> None:  # M4.5, M5.2
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, status int, price int)",
+        'CREATE TABLE "Old" (id int PRIMARY KEY, "Sta tus" bigint, price bigint)',
+        "CREATE TABLE archive (id int PRIMARY KEY)",
+        "INSERT INTO notifications VALUES (1, 1, 2147483647), (2, 1, 2147483647)",
+        f'INSERT INTO "Old" VALUES (1, 1, {2**63 - 1}), (2, {2**40}, {2**63 - 1})',
+        "INSERT INTO archive VALUES (1)",
+    )
+    off = {"table": "archive", "insert": False, "update": False, "delete": False}
+    config = declared(
+        sources=[
+            "notifications",
+            {"table": '"Old"', "aliases": {"status": ["status", "Sta tus"]}},
+            off,
+        ],
+        dimensions=["status"],
+        measures={"count": "count", "cost": "sum(price)"},
+    )
+    assert truth(database18, config) == {
+        ("1",): (3, 2 * (2**31 - 1) + 2**63 - 1),
+        (str(2**40),): (1, 2**63 - 1),
+    }
+
+
+def test_values_are_printed_as_in_the_log_whatever_the_role_s_settings(
+    database18: Database,
+) -> None:  # M4.6
+    database18.run(
+        "CREATE TABLE notifications (id int, at timestamptz, data bytea, span interval)",
+        "INSERT INTO notifications VALUES (1, '2026-01-01 00:00+00', '\\x00ff', '1 day 2 hours')",
+        f"ALTER DATABASE {database18.name} SET timezone = 'Asia/Tokyo'",
+        f"ALTER DATABASE {database18.name} SET datestyle = 'German'",
+        f"ALTER DATABASE {database18.name} SET bytea_output = 'escape'",
+        f"ALTER DATABASE {database18.name} SET intervalstyle = 'iso_8601'",
+    )
+    assert truth(database18, declared(dimensions=["at", "data", "span"])) == {
+        ("2026-01-01 00:00:00.000000Z", "\\x00ff", "1 day 02:00:00"): (1,)
+    }
+
+
+def test_types_are_those_that_the_log_will_give(database: Database) -> None:  # M4.6
+    database.run(
+        "CREATE DOMAIN positive AS int CHECK (value > 0)",
+        "CREATE DOMAIN small AS positive",
+        "CREATE DOMAIN price AS numeric(10,2)",
+        "CREATE TYPE mood AS ENUM ('sad')",
+        "CREATE TABLE notifications (id small, cost price, plain numeric, exact numeric(7,3),"
+        " mood mood, moods mood[], tags text[], gone int, at timestamptz(3))",
+        "ALTER TABLE notifications DROP COLUMN gone",
+    )
+    with database.connect() as connection:
+        (table,) = (source.table for source in declared().sources)
+        types = read_types(connection, [table])[table]
+    assert {name: str(kind) for name, kind in types.items()} == {
+        "id": "integer",
+        # The log does not tell the modifier of a domain.
+        "cost": "text",
+        "plain": "text",
+        "exact": "decimal(7,3)",
+        "mood": "text",
+        "moods": "text",
+        "tags": "array of text",
+        "at": "timestamptz",
+    }
+
+
+# --- seeding -------------------------------------------------------------------------------------
+
+STATS = "CREATE TABLE stats (service text, status text, count bigint, note text DEFAULT 'kept')"
+SEEDED = declared()
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    database.run(
+        *NOTIFICATIONS,
+        "INSERT INTO notifications VALUES (1, 's', 'a', 1), (2, 's', 'a', 2), (3, NULL, 'b', 3)",
+    )
+    with_tables(database, STATS)
+    return database
+
+
+EXPECTED = {("s", "a"): 2, (None, "b"): 1}
+
+
+def config_of(database: Database, path: Path, start: Lsn | None = None) -> Config:
+    begin_log(database, path, start or database.wal_position())
+    return Config.model_validate(
+        {
+            "source": {"dsn": database.dsn(), "tables": ["notifications"]},
+            "log": {"path": path},
+            "aggregate": [SEEDED.model_dump(exclude={"target_dsn"})],
+        }
+    )
+
+
+def shown(database: Database) -> dict[Any, int]:
+    rows = database.rows("SELECT service, status, count FROM stats")
+    assert len({row[:2] for row in rows}) == len(rows)
+    return {row[:2]: row[2] for row in rows}
+
+
+def state(database: Database) -> tuple[str, Lsn]:
+    ((state, lsn),) = database.rows("SELECT state, applied_lsn::text FROM penstock.progress")
+    return state, Lsn.parse(lsn)
+
+
+def test_seeding_replaces_what_was_there_with_what_is_there_now(
+    source: Database, tmp_path: Path
+) -> None:  # M5.5
+    source.run("INSERT INTO stats VALUES ('gone', 'x', 9), ('s', 'a', 77)")
+    config = config_of(source, tmp_path)
+    before = source.wal_position()
+    done = seed(config, SEEDED, no_spark)
+    assert done == Seeded(done.lsn, rows=2)
+    assert before <= done.lsn <= source.wal_position()
+    assert shown(source) == EXPECTED
+    assert state(source) == ("seeded", done.lsn)
+    log = LogReader(tmp_path)
+    # The log keeps what comes after it.
+    (consumer,) = consumers(log.storage)
+    assert (consumer.name, consumer.applied_lsn) == ("aggregate-counts", log.end().lsn)
+    # What was parked and counted belongs to what was there before.
+    source.run(
+        "UPDATE penstock.progress SET changes = 5, clamped = 3, skipped = '{\"x\": 1}', epoch = 7",
+        "INSERT INTO penstock.parked (aggregate, target, key, deltas, reason, is_negative)"
+        ' VALUES (\'counts\', \'public.stats\', \'{"service": "s", "status": "a"}\','
+        " '{\"count\": \"-1\"}', 'x', true)",
+        "DELETE FROM notifications WHERE id = 1",
+    )
+    again = seed(config, SEEDED, no_spark)
+    assert again.lsn > done.lsn
+    assert shown(source) == {("s", "a"): 1, (None, "b"): 1}
+    assert source.rows("SELECT FROM penstock.parked") == []
+    assert source.rows("SELECT changes, clamped, skipped, epoch FROM penstock.progress") == [
+        (0, 0, {}, 7)
+    ]
+
+
+@on_18
+@pytest.mark.parametrize("foreign", [False, True])
+def test_seeding_is_the_remedy_for_a_consumer_that_was_released_or_is_of_another_log(
+    source: Database, tmp_path: Path, foreign: bool
+) -> None:  # M3.9, M5.5
+    config = config_of(source, tmp_path)
+    log = LogReader(tmp_path)
+    log_id = OTHER_LOG if foreign else str(log.identity.log_id)
+    known = register(log.storage, "aggregate-counts", log_id, Lsn(1))
+    if not foreign:
+        invalidate(log.storage, known)
+    seed(config, SEEDED, no_spark)
+    (consumer,) = consumers(log.storage)
+    assert (consumer.log_id, consumer.invalidated) == (str(log.identity.log_id), False)
+    assert shown(source) == EXPECTED
+
+
+def test_others_see_what_was_there_until_it_is_seeded_also_if_it_is_cut_off(
+    source: Database, tmp_path: Path
+) -> None:  # M5.5
+    source.run("INSERT INTO stats VALUES ('old', 'x', 9), ('s', 'a', 77)")
+    old = shown(source)
+    config = config_of(source, tmp_path)
+    find = (
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE%'"
+    )
+    find += " AND datname = current_database()"
+    with source.connect(autocommit=False) as other, ThreadPoolExecutor(1) as pool:
+        # A lock that leaves no transaction id, or the snapshot would wait for it.
+        other.execute("LOCK TABLE stats IN SHARE MODE")
+        seeding = pool.submit(seed, config, SEEDED, no_spark)
+        pid = eventually(lambda: source.rows(find), "the seeding waits to write")[0][0]
+        assert state(source)[0] == "seeding"
+        assert shown(source) == old
+        source.run(f"SELECT pg_terminate_backend({pid}, 5000)")
+        with pytest.raises(TargetUnavailable, match="counts"):
+            seeding.result(10)
+    assert state(source)[0] == "seeding"
+    assert shown(source) == old
+    seed(config, SEEDED, no_spark)
+    assert shown(source) == EXPECTED
+
+
+def test_a_key_that_the_target_refuses_is_parked_when_seeding_too(
+    source: Database, tmp_path: Path
+) -> None:  # M5.4, M5.5
+    source.run("ALTER TABLE stats ALTER service SET NOT NULL")
+    seed(config_of(source, tmp_path), SEEDED, no_spark)
+    assert shown(source) == {("s", "a"): 2}
+    assert source.rows("SELECT key, deltas->>'count', reason FROM penstock.parked") == [
+        ({"service": None, "status": "b"}, "1", "NotNullViolation")
+    ]
+
+
+def test_a_target_that_cannot_be_written_is_one_of_our_errors(
+    source: Database, tmp_path: Path
+) -> None:  # M7.3
+    config = config_of(source, tmp_path)
+    source.run(
+        "CREATE TABLE uses_it (stat int)",
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'hidden'; END $$",
+        "CREATE TRIGGER fails BEFORE DELETE ON stats EXECUTE FUNCTION fail()",
+    )
+    with pytest.raises(TargetUnavailable, match="counts") as raised:
+        seed(config, SEEDED, no_spark)
+    assert "hidden" not in str(raised.value)
+    source.run("DROP TABLE penstock.parked, penstock.progress")
+    with pytest.raises(TargetUnavailable, match="counts"):
+        seed(config, SEEDED, no_spark)
+
+
+def test_a_log_that_begins_after_the_snapshot_is_refused(
+    source: Database, tmp_path: Path
+) -> None:  # M3.9, M5.5
+    config = config_of(source, tmp_path, Lsn(source.wal_position() + 2**30))
+    with pytest.raises(NotSeeded, match=r"the change log begins at .*, after the snapshot"):
+        seed(config, SEEDED, no_spark)
+    assert state(source)[0] == "seeding"

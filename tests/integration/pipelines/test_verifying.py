@@ -1,0 +1,117 @@
+"""What should be, beside what a target shows and what is parked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from penstock.config import Config
+from penstock.errors import NotSeeded
+from penstock.pipelines import verifying
+from penstock.pipelines.bookkeeping import read_progress
+from penstock.pipelines.seeding import seed
+from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.verifying import Difference, Verified, verify
+from support.capturing import capture_config, capturing
+from support.database import Database
+from support.targets import declared, with_tables
+from support.workload import PUBLICATION, SLOT
+
+COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("Spark is not needed for plain columns")
+
+
+@pytest.fixture
+def config(database: Database, tmp_path: Path) -> Iterator[Config]:
+    """While capture runs."""
+    database.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, service text, status text,"
+        " price numeric(10,2))",
+        "INSERT INTO notifications VALUES (1, 's', '1', 1.5), (2, 's', '1', 2), (3, NULL, '2', 0)",
+        "ALTER TABLE notifications REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE notifications",
+    )
+    with_tables(
+        database,
+        "CREATE TABLE stats (service text, status int, count bigint NOT NULL DEFAULT 0,"
+        " cost numeric NOT NULL DEFAULT 0)",
+    )
+    database.create_slot(SLOT)
+    config = capture_config(database.dsn(), tmp_path, tables=["notifications"])
+    with capturing(config) as running:
+        running.connected()
+        yield config
+
+
+def verified(config: Config, **options: Any) -> Verified:
+    return verify(config, COUNTS, no_spark, **options)
+
+
+def test_what_was_just_seeded_is_right_also_when_the_source_has_moved_on(
+    database: Database, config: Config
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    database.run(
+        "INSERT INTO notifications VALUES (4, 's', '1', 9)",
+        "DELETE FROM notifications WHERE id = 3",
+    )
+    done = verified(config)
+    assert (done.differences, done.keys, done.parked) == ((), 2, 0)
+
+
+def test_differences_are_found_and_repaired(database: Database, config: Config) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    database.run(
+        "UPDATE stats SET count = 5, cost = 1 WHERE service = 's'",
+        "DELETE FROM stats WHERE service IS NULL",
+        "INSERT INTO stats VALUES ('x', 7, 3, 0)",
+    )
+    done = verified(config, repair=True)
+    found = {(each.key["service"], each.measure): each for each in done.differences}
+    assert found.keys() == {("s", "count"), ("s", "cost"), (None, "count"), ("x", "count")}
+    assert found["s", "cost"] == Difference(
+        "public.stats", {"service": "s", "status": "1"}, "cost", Decimal("3.50"), Decimal(1)
+    )
+    assert verified(config).differences == ()
+
+
+def test_a_key_that_the_target_cannot_hold_is_compared_with_what_is_parked(
+    database: Database, config: Config
+) -> None:  # M5.4, M5.6
+    database.run("INSERT INTO notifications VALUES (5, 's', 'not a number', 1)")
+    seed(config, COUNTS, no_spark)
+    done = verified(config)
+    assert (done.differences, done.parked) == ((), 1)
+    database.run("DELETE FROM penstock.parked")
+    (count, cost) = verified(config, repair=True).differences
+    assert (count.key, count.measure, count.expected, count.found) == (
+        {"service": "s", "status": "not a number"},
+        "count",
+        Decimal(1),
+        Decimal(0),
+    )
+    assert (cost.measure, cost.expected) == ("cost", Decimal(1))
+    assert verified(config).differences == ()
+
+
+def test_what_was_reset_since_the_audit_is_not_repaired(
+    database: Database, config: Config
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    with database.connect() as connection:
+        audited = read_progress(connection, "counts")
+        assert audited is not None
+        seed(config, COUNTS, no_spark)
+        tables = read_targets(connection, COUNTS)
+        key: dict[str, str | None] = {"service": "s", "status": "1"}
+        wrong = Difference("public.stats", key, "count", Decimal(2), Decimal(1))
+        with pytest.raises(NotSeeded, match="was reset meanwhile"):
+            verifying._repair(connection, COUNTS, tables, [wrong], audited)
+    assert verified(config).differences == ()

@@ -1,0 +1,221 @@
+"""One aggregate's writer: what passes is tried again, and one job works at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.changelog.consumers import consumers
+from penstock.changelog.reader import LogReader
+from penstock.declarations import AggregateConfig
+from penstock.errors import (
+    NotSeeded,
+    PipelineFenced,
+    ProgressGap,
+    TargetMismatch,
+    TargetUnavailable,
+)
+from penstock.lsn import Lsn
+from penstock.pipelines import writing
+from penstock.pipelines.applying import Applied
+from penstock.pipelines.deciding import Covered
+from penstock.pipelines.writing import Writer
+from penstock.postgres.tables import read_tables
+from penstock.sections import Dsn
+from support.database import Database
+from support.locks import held_up
+from support.logs import begin_log
+from support.ops import on_18
+from support.targets import OTHER_LOG, batch_of, declared, with_tables
+from support.waiting import eventually
+
+STATS = (
+    "CREATE TABLE stats (service text, status text, count int NOT NULL DEFAULT 0,"
+    " UNIQUE NULLS NOT DISTINCT (service, status))"
+)
+UNSEEDED = declared(seed=False)
+A, B = ("s", "a"), ("s", "b")
+
+
+class Job:
+    """A log that ends at some position, and writers that follow it."""
+
+    def __init__(self, database: Database, path: Path) -> None:
+        self.database = database
+        begin_log(database, path, database.wal_position())
+        self.log = LogReader(path)
+        self.start = int(self.log.end().lsn)
+        self.stopping = threading.Event()
+
+    def writer(self, config: AggregateConfig = UNSEEDED, user: str = "postgres") -> Writer:
+        dsn = Dsn(self.database.dsn(user), "dsn in [source]")
+        with self.database.connect() as connection:
+            tables = read_tables(connection, [source.table for source in config.sources])
+        return Writer(config, dsn, tables, self.log, self.stopping)
+
+    def apply(self, writer: Writer, number: int, deltas: Any) -> Applied | None:
+        """The batch of that number, each ten bytes of WAL."""
+        start = self.start + 10 * number
+        covered = Covered(str(self.log.identity.log_id), Lsn(start), Lsn(start + 10))
+        batch = batch_of(writer.config, deltas)
+        return writer.apply(covered, batch, lambda _: batch)
+
+    def shown(self) -> dict[Any, int]:
+        return {row[:2]: row[2] for row in self.database.rows("SELECT * FROM stats")}
+
+    def kill(self, writer: Writer) -> None:
+        assert writer._connection is not None
+        self.database.run(
+            f"SELECT pg_terminate_backend({writer._connection.info.backend_pid}, 5000)"
+        )
+
+
+@pytest.fixture
+def job(database: Database, tmp_path: Path) -> Iterator[Job]:
+    with_tables(database, STATS)
+    job = Job(database, tmp_path)
+    yield job
+    job.stopping.set()
+
+
+def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M5.3, M5.4
+    with job.writer() as writer:
+        assert (writer.needs_seed, int(writer.applied_lsn)) == (False, job.start)
+        applied = job.apply(writer, 0, {A: 2, B: -1})
+        assert applied == Applied("apply", changes=2, below_zero=1)
+        assert int(writer.applied_lsn) == job.start + 10
+    # The log keeps what is not applied yet.
+    (consumer,) = consumers(job.log.storage)
+    assert (consumer.name, consumer.applied_lsn) == ("aggregate-counts", writer.applied_lsn)
+    # It goes on where it was.
+    with job.writer() as writer:
+        assert int(writer.applied_lsn) == job.start + 10
+        assert job.apply(writer, 0, {A: 2}) == Applied("skip")
+        job.apply(writer, 1, {A: 1})
+    assert job.shown() == {A: 3}
+
+
+def test_one_that_is_to_be_seeded_applies_nothing_until_then(job: Job) -> None:  # M5.5
+    with job.writer(declared()) as writer:
+        assert writer.needs_seed
+        assert job.apply(writer, 0, {A: 2}) == Applied("skip")
+    assert job.shown() == {}
+    with job.writer(declared()) as writer:
+        assert writer.needs_seed
+
+
+def test_a_lost_connection_is_opened_again_and_the_batch_applied_once(job: Job) -> None:  # M5.3
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        job.kill(writer)
+        assert job.apply(writer, 1, {A: 1}) == Applied("apply", changes=1)
+        with held_up(job.database, "SELECT FROM stats FOR UPDATE") as run:
+            applying = run(lambda: job.apply(writer, 2, {A: 1}))
+            job.kill(writer)
+        assert applying.result(15) == Applied("apply", changes=1)
+        # Whether it had committed or not: what is applied already is skipped.
+        assert job.apply(writer, 2, {A: 1}) == Applied("skip")
+    assert job.shown() == {A: 3}
+
+
+def test_a_row_that_somebody_inserts_meanwhile_is_added_to(job: Job) -> None:  # M5.3
+    with (
+        job.writer() as writer,
+        ThreadPoolExecutor(1) as pool,
+        job.database.connect(autocommit=False) as other,
+    ):
+        other.execute("INSERT INTO stats VALUES ('s', 'a', 10)")
+        applying = pool.submit(job.apply, writer, 0, {A: 1})
+        eventually(
+            lambda: job.database.rows(
+                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                " AND datname = current_database()"
+            ),
+            "it waits",
+        )
+        other.commit()
+        assert applying.result(10) == Applied("apply", changes=1)
+    assert job.shown() == {A: 11}
+
+
+def test_a_second_job_is_refused_while_the_first_works(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    monkeypatch.setattr(writing, "_CLAIM_S", 0.3)
+    with job.writer() as first:
+        with pytest.raises(PipelineFenced, match="another job works on aggregate counts"):
+            job.writer().__enter__()
+        job.apply(first, 0, {A: 1})
+        # The second begins in the moment in which the first has lost its connection.
+        job.kill(first)
+        with job.writer() as second:
+            with pytest.raises(PipelineFenced):
+                job.apply(first, 1, {A: 100})
+            job.apply(second, 1, {A: 1})
+        # Also when the second has gone: the first does not know what happened meanwhile.
+        with pytest.raises(PipelineFenced, match="has taken over"):
+            job.apply(first, 2, {A: 100})
+    assert job.shown() == {A: 2}
+
+
+@on_18
+def test_what_will_not_pass_is_a_named_error(job: Job) -> None:  # M5.3, M7.3
+    with job.writer() as writer:
+        with pytest.raises(ProgressGap):
+            job.apply(writer, 3, {A: 1})
+        job.database.run("ALTER TABLE stats RENAME TO others")
+        with pytest.raises(TargetUnavailable, match=r"counts cannot be written: UndefinedTable"):
+            job.apply(writer, 0, {A: 1})
+        job.database.run("ALTER TABLE others RENAME TO stats")
+        job.apply(writer, 0, {A: 1})
+    with pytest.raises(NotSeeded, match="declared differently"):
+        job.writer(declared(seed=False, filter="status <> 'x'")).__enter__()
+    job.database.run(f"UPDATE penstock.progress SET log_id = '{OTHER_LOG}'")
+    with pytest.raises(NotSeeded, match=f"a position of log {OTHER_LOG}"):
+        job.writer().__enter__()
+    job.database.run("DROP TABLE penstock.parked")
+    with pytest.raises(TargetMismatch, match=r"the table penstock\.parked .* does not exist"):
+        job.writer().__enter__()
+
+
+@on_18
+def test_a_role_that_may_not_write_is_told_so(job: Job) -> None:  # M7.3
+    job.database.run(
+        "DROP ROLE IF EXISTS may_not",
+        "CREATE ROLE may_not LOGIN",
+        "GRANT USAGE ON SCHEMA penstock TO may_not",
+        "GRANT ALL ON ALL TABLES IN SCHEMA penstock TO may_not",
+        "GRANT SELECT ON stats TO may_not",
+    )
+    with (
+        job.writer(user="may_not") as writer,
+        pytest.raises(TargetUnavailable, match="InsufficientPrivilege"),
+    ):
+        job.apply(writer, 0, {A: 1})
+    job.database.run("REVOKE ALL ON SCHEMA penstock FROM may_not")
+    with pytest.raises(TargetUnavailable, match="counts"):
+        job.writer(user="may_not").__enter__()
+    job.database.run("DROP OWNED BY may_not", "DROP ROLE may_not")
+
+
+@on_18
+def test_it_stops_trying_when_it_is_told_to(job: Job) -> None:
+    with (
+        job.writer() as writer,
+        ThreadPoolExecutor(1) as pool,
+        job.database.connect(autocommit=False) as other,
+    ):
+        other.execute("SET lock_timeout = 0")
+        other.execute("SELECT FROM penstock.progress FOR UPDATE")
+        assert writer._connection is not None
+        writer._connection.execute("SET lock_timeout = 100")
+        applying = pool.submit(job.apply, writer, 0, {A: 1})
+        job.stopping.wait(0.3)
+        job.stopping.set()
+        assert applying.result(10) is None
+    assert job.shown() == {}

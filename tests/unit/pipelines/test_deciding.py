@@ -1,0 +1,107 @@
+"""M5.3 as a table: where the target is, what a batch covers, and what follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import NotSeeded, PipelineFenced, ProgressGap
+from penstock.lsn import Lsn
+from penstock.pipelines.bookkeeping import Progress, State
+from penstock.pipelines.deciding import Covered, Decision, decide
+
+LOG, OTHER = "0a", "0b"
+
+
+def at(lsn: int, state: State = "live", *, log: str = LOG, epoch: int = 3) -> Progress:
+    return Progress(
+        aggregate="counts",
+        fingerprint="f",
+        log_id=log,
+        applied=str(Lsn(lsn)),
+        state=state,
+        epoch=epoch,
+        changes=0,
+        skipped={},
+        clamped=0,
+    )
+
+
+def decided(start: int, end: int, progress: Progress | None) -> Decision:
+    return decide(Covered(LOG, Lsn(start), Lsn(end)), progress, name="counts", epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "state", "decision"),
+    [
+        # The target is at 100 in all of them. Behind it, and up to it: it is there already.
+        (10, 50, "live", "skip"),
+        (50, 100, "live", "skip"),
+        (100, 100, "live", "skip"),
+        (50, 100, "seeded", "skip"),
+        # Exactly what comes next.
+        (100, 150, "live", "apply"),
+        (100, 150, "seeded", "apply"),
+        # Only the part after 100 is new.
+        (50, 150, "live", "read"),
+        (0, 101, "live", "read"),
+        (50, 150, "seeded", "read"),
+        # It was seeded while the job was further on: the log has what lies between.
+        (120, 150, "seeded", "read"),
+        # Whoever seeds it says where it is, afterwards.
+        (10, 50, "seeding", "skip"),
+        (100, 150, "seeding", "skip"),
+        (120, 150, "seeding", "skip"),
+    ],
+)
+def test_what_to_do(start: int, end: int, state: State, decision: Decision) -> None:  # M5.3
+    assert decided(start, end, at(100, state)) == decision
+
+
+def test_a_batch_that_begins_after_the_target_s_position_is_a_gap() -> None:  # M5.3
+    with pytest.raises(ProgressGap, match="counts is at 0/64, and the next batch begins at 0/65"):
+        decided(101, 150, at(100))
+
+
+@pytest.mark.parametrize(
+    ("progress", "error", "said"),
+    [
+        (None, NotSeeded, "no row in penstock.progress"),
+        (at(100, epoch=4), PipelineFenced, "another job has taken over"),
+        (at(100, epoch=2), PipelineFenced, "another job has taken over"),
+        # Positions of another log are not compared, whatever they are (M3.9).
+        (at(100, log=OTHER), NotSeeded, "a position of log 0b, and this is log 0a"),
+        (at(10, log=OTHER), NotSeeded, "a position of log 0b"),
+        (at(100, "seeding", log=OTHER), NotSeeded, "a position of log 0b"),
+    ],
+)
+def test_what_must_not_be_applied(progress: Progress | None, error: Any, said: str) -> None:
+    # M5.3
+    with pytest.raises(error, match=said) as raised:
+        decided(100, 150, progress)
+    assert raised.value.remedy
+
+
+@given(st.lists(st.integers(1, 12)), st.randoms(use_true_random=False))
+def test_whatever_the_batches_each_commit_is_applied_once(sizes: list[int], chance: Any) -> None:
+    """Commits 1, 2, 3, …; batches of any boundaries, some of them again, some from before."""
+    # M5.3
+    applied: list[int] = []
+    position = start = 0
+    for size in sizes:
+        start = chance.randint(max(0, start - 5), start)
+        end = start + size
+        match decided(start, end, at(position)):
+            case "apply":
+                applied += range(start + 1, end + 1)
+            case "read":
+                applied += range(position + 1, end + 1)
+            case "skip":
+                assert end <= position
+                end = position
+        position = end
+        start = end
+    assert applied == list(range(1, position + 1))

@@ -1,0 +1,44 @@
+"""Expressions of Spark SQL: their columns, and the same over columns of other names."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.expressions import BadExpression, columns_of, renamed
+
+NAMES = {"a": "x y", "b": "b text", "Weird name": "w", "a`b": "c`d"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", "`x y`"),
+        ("a || a", "`x y` || `x y`"),
+        ("upper(a) || 'a'", "upper(`x y`) || 'a'"),
+        ("a || '🐘 a' || a", "`x y` || '🐘 a' || `x y`"),
+        ("`Weird name` = b", "`w` = `b text`"),
+        ("`a``b`", "`c``d`"),
+        ("/* a */ a", "/* a */ `x y`"),
+        ("cast(a as date)", "cast(`x y` as date)"),
+        ("a::date", "`x y`::date"),
+        ("extract(year from a)", "extract(year from `x y`)"),
+        ("datediff(day, a, b)", "datediff(day, `x y`, `b text`)"),
+        ("case a when 'a' then b end", "case `x y` when 'a' then `b text` end"),
+        # A name that the expression itself makes stays.
+        ("transform(a, x -> x + b)", "transform(`x y`, x -> x + `b text`)"),
+        ("'constant'", "'constant'"),
+    ],
+)  # fmt: skip
+def test_an_expression_over_columns_of_other_names(text: str, expected: str) -> None:  # M5.2
+    assert renamed(text, NAMES) == expected
+
+
+def test_a_column_that_is_not_among_the_names_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        renamed("a || c", NAMES)
+
+
+@pytest.mark.parametrize("text", ["n.a", "upper(n.a)", "a || coalesce(`n`.b, '')"])
+def test_a_column_with_its_table_is_refused_wherever_it_stands(text: str) -> None:  # M5.2
+    with pytest.raises(BadExpression, match="without its table"):
+        columns_of(text)
