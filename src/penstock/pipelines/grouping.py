@@ -21,30 +21,43 @@ from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.sums import as_text
 
+# Before the names of dimensions; no column of the source begins so, for it ends with a type.
+_KEY = "_key_"
 
-def grouped(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
-    """A row for each combination of dimensions of each aggregate, and one for each note."""
-    counts = deltas.where(f.expr(_filter(aggregates)))
+
+def computed(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
+    """The dimensions of each row that counts; notes as they are."""
     keys = {
         _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
         for ordinal, bound in enumerate(aggregates)
         for number, dimension in enumerate(bound.config.dimensions.values())
     }
-    sums = dict.fromkeys(sum_name(each) for bound in aggregates for each in bound.summed.sums)
-    projected = counts.select(
+    return deltas.where(f.expr(_filter(aggregates))).select(
         AGGREGATE,
         NOTE,
         ROWS,
-        *(quoted(name) for name in sums),
+        *map(quoted, _sums(aggregates)),
         *(f.expr(expression).alias(name) for name, expression in keys.items()),
     )
-    return projected.groupBy(AGGREGATE, NOTE, *keys).agg(
-        f.sum(ROWS).alias(ROWS), *(f.sum(quoted(name)).alias(name) for name in sums)
+
+
+def grouped(rows: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
+    """A row for each combination of dimensions: whoever gets them adds up anyhow, but may get
+    many.
+    """
+    keys = [name for name in rows.columns if name.startswith(_KEY)]
+    return rows.groupBy(AGGREGATE, NOTE, *keys).agg(
+        f.sum(ROWS).alias(ROWS), *(f.sum(quoted(name)).alias(name) for name in _sums(aggregates))
     )
+
+
+def _sums(aggregates: Sequence[Bound]) -> list[str]:
+    names = (sum_name(each) for bound in aggregates for each in bound.summed.sums)
+    return list(dict.fromkeys(names))
 
 
 def batches(result: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
-    """What was grouped, by aggregate."""
+    """What was computed, by aggregate."""
     return [_batch(result, bound, ordinal) for ordinal, bound in enumerate(aggregates)]
 
 
@@ -86,7 +99,7 @@ def _batch(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
 
 
 def _key(ordinal: int, number: int) -> str:
-    return f"_key_{ordinal}_{number}"
+    return f"{_KEY}{ordinal}_{number}"
 
 
 def _dimension(bound: Bound, ordinal: int, expression: str) -> str:

@@ -28,7 +28,7 @@ from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, read_types
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import check_expressions
-from penstock.pipelines.grouping import batches, covered_by, grouped
+from penstock.pipelines.grouping import batches, computed, covered_by, grouped
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
@@ -145,7 +145,9 @@ class Job:
         _LOG.info("following", log=str(self._config.log.path), start=str(start))
         with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as scratch:
             query = (
-                self._deltas(self._spark.readStream, startingPosition=str(start))
+                computed(
+                    self._deltas(self._spark.readStream, startingPosition=str(start)), self._bound
+                )
                 .writeStream.foreachBatch(self._apply)
                 .option("checkpointLocation", str(Path(scratch) / "checkpoint"))
                 .options(**_ASYNC)
@@ -182,9 +184,9 @@ class Job:
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
         try:
-            # To shuffle a small batch takes longer than to read it.
+            # A small batch is summed up where it is read; to plan more takes longer than it saves.
             is_small = self._log.end().lsn - self._reached < SHARE_BYTES
-            result = grouped(frame.coalesce(1) if is_small else frame, self._bound).toArrow()
+            result = (frame if is_small else grouped(frame, self._bound)).toArrow()
             covered = Covered(self._log_id, *covered_by(result))
             self._reached = covered.end
             found = batches(result, self._bound)
@@ -200,7 +202,8 @@ class Job:
         frame = self._deltas(
             self._spark.read, startingPosition=str(covered.start), endingPosition=str(covered.end)
         )
-        return batches(grouped(frame, self._bound).toArrow(), self._bound)[number]
+        rows = grouped(computed(frame, self._bound), self._bound)
+        return batches(rows.toArrow(), self._bound)[number]
 
     def _check(self, query: StreamingQuery) -> None:
         if self._failure is not None:

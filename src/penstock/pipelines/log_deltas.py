@@ -17,7 +17,7 @@ from penstock.decode.deltas import Deltas, WantedDeltas
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.grouping import batches, grouped, plain_batches
+from penstock.pipelines.grouping import batches, computed, grouped, plain_batches
 from penstock.spark.deltas import PenstockDeltas, as_option
 
 
@@ -43,5 +43,6 @@ def log_deltas(
         .options(startingPosition=str(start), endingPosition=str(end))
         .load()
     )
-    (batch,) = batches(grouped(frame, [bound]).toArrow(), [bound])
+    rows = grouped(computed(frame, [bound]), [bound])
+    (batch,) = batches(rows.toArrow(), [bound])
     return batch

@@ -22,7 +22,7 @@ from penstock.decode.columns import column, texts_of
 from penstock.decode.deltas import AGGREGATE, NOTE, Input, summed_up
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.grouping import batches, grouped
+from penstock.pipelines.grouping import batches, computed, grouped
 from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
 
@@ -249,7 +249,8 @@ def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:
     numbered = deltas.append_column(AGGREGATE, pa.array(np.zeros(len(deltas), np.int32)))
     noted = numbered.append_column(NOTE, pa.nulls(len(deltas), pa.string()))
     frame: DataFrame = spark.createDataFrame(noted)
-    (batch,) = batches(grouped(frame, [bound]).toArrow(), [bound])
+    rows = grouped(computed(frame, [bound]), [bound])
+    (batch,) = batches(rows.toArrow(), [bound])
     return batch.sums
 
 

@@ -77,15 +77,9 @@ def _decoder(decoding: Decoding) -> Decoder:
 class _Part(InputPartition):
     """What one task reads: all of it travels to the executor."""
 
-    share: Share
-
-
-@dataclass
-class _Range(InputPartition):
-    """A row that says which range a batch covers."""
-
-    after: Position
-    up_to: Position
+    share: Share | None
+    # The range of the batch, if this is the task that tells it in a row.
+    covered: tuple[Lsn, Lsn] | None = None
 
 
 class _Reading:
@@ -99,18 +93,21 @@ class _Reading:
         return LogReader(self._options.path)
 
     def _parts(self, log: LogReader, after: Position, up_to: Position) -> list[InputPartition]:
-        parts: list[InputPartition] = [_Part(share) for share in shares(log, after, up_to)]
+        parts = [_Part(share) for share in shares(log, after, up_to)]
         if self._options.batch_range:
-            parts.append(_Range(after, up_to))
-        return parts
+            # Not a task of its own, which would take longer than many a batch.
+            *parts, last = parts or [_Part(None)]
+            parts.append(_Part(last.share, (after.lsn, up_to.lsn)))
+        return list(parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with said_once():
+            assert isinstance(partition, _Part)  # noqa: S101 - we made it
             decoder = _decoder(self._decoding)
-            if isinstance(partition, _Range):
-                yield decoder.range_row(partition.after.lsn, partition.up_to.lsn)
-            elif isinstance(partition, _Part):
+            if partition.share is not None:
                 yield from decoder.batches(runs(self._log(), partition.share))
+            if partition.covered is not None:
+                yield decoder.range_row(*partition.covered)
 
 
 class PenstockReader(_Reading, DataSourceReader):
