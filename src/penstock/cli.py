@@ -161,6 +161,7 @@ def bench(
 ) -> None:
     """Measure, and show each figure beside its goal. Exit code 1: a goal was missed."""
     reports = []
+    configure_logs(logging.WARNING)
     for name in names or BENCHES:
         if name not in BENCHES:
             raise typer.BadParameter(f"there is no benchmark {name!r}; choose {', '.join(BENCHES)}")
