@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import structlog
 
 from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from support.database import Database
@@ -29,6 +30,13 @@ def pytest_report_header() -> list[str]:
         lines.append(f"PostgreSQL {version}: {programs.full_version}")
         programs.close()
     return lines
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command that runs in the test's process has its log go where that test's output goes."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
