@@ -13,7 +13,7 @@ from penstock.changelog import writer
 from penstock.changelog.checking import check_log
 from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import Appender, LocalAppender, LocalStorage
-from support.capturing import capture_config, capturing
+from support.capturing import RunningCapture, capture_config, capturing
 from support.database import Database
 from support.disk import small_disk
 from support.oracle import Mirror
@@ -42,7 +42,11 @@ def test_capture_waits_for_space_and_goes_on_by_itself(database: Database, tmp_p
                 mirror.must_equal(database)
                 for _ in range(6):
                     insert_items(connection, 5_000)
-            eventually(lambda: len(running.reasons()) >= 4, "it has tried several times")
+            # First a little more may fit each time, which is news; then nothing does.
+            eventually(
+                lambda: len(running.reasons()) >= 4 and repeated(running),
+                "it has tried several times, and does not tell each of them",
+            )
             assert "No space left on device" in running.reasons()[-1]
             assert str(log) in running.reasons()[-1]
             assert running.running
@@ -60,6 +64,13 @@ def test_capture_waits_for_space_and_goes_on_by_itself(database: Database, tmp_p
         assert 1 <= len(full) < len(tried)
         assert [entry["event"] for entry in told].count("following") == 1 + len(full)
         assert check_log(LogReader(log)).changes == 30_000 + 10 + 2
+
+
+def repeated(running: RunningCapture) -> bool:
+    """An attempt failed for a reason that was told before."""
+    return any(
+        entry["event"] == "reconnecting" and entry["log_level"] == "debug" for entry in running.said
+    )
 
 
 def test_a_disk_that_is_full_from_the_start_is_waited_for(
