@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -74,22 +74,18 @@ class Job:
         self._bound: list[Bound] = []
         # The end of the last batch.
         self._reached = Lsn(0)
-        # Told after each batch, of what it covered.
-        self.on_batch: Callable[[Covered], None] = lambda _: None
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def run(self, *, until: Lsn | None = None) -> None:
-        """Follow the log; with `until`, end when all aggregates have applied it."""
+    def run(self) -> None:
+        """Follow the log."""
         with ExitStack() as stack:
             self._prepare(stack)
             stack.enter_context(self._seeding())
             query = stack.enter_context(self._following())
-            while not self._stopping.wait(_LOOK_EVERY_S if until is None else 0.05):
+            while not self._stopping.wait(_LOOK_EVERY_S):
                 self._check(query)
-                if until is not None and all(w.applied_lsn >= until for w in self._writers):
-                    return
 
     def _prepare(self, stack: ExitStack) -> None:
         for name, value in _SETTINGS.items():
@@ -192,7 +188,6 @@ class Job:
             found = batches(result, self._bound)
             for number, (writer, batch) in enumerate(zip(self._writers, found, strict=True)):
                 writer.apply(covered, batch, partial(self._read_again, number))
-            self.on_batch(covered)
         except PenstockError as error:
             self._failure = error
             raise

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import structlog
@@ -15,6 +14,7 @@ from psycopg import errors as pg
 
 from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
+from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
 from penstock.errors import (
     NotSeeded,
@@ -47,7 +47,7 @@ _CLAIM_S = 10.0
 _REGISTER_EVERY_S = 1.0
 
 
-class Writer:
+class Writer(Closing):
     """Applies batches to one aggregate; stops trying when `stopping` is set."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Writer:
         self.needs_seed = False
         self.applied_lsn = Lsn(0)
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Self:
         connection = self._connected()
         try:
             with _closed_if_it_fails(connection):
@@ -83,12 +83,7 @@ class Writer:
         self.needs_seed = progress.state == "seeding"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
