@@ -46,6 +46,7 @@ def test_capture_waits_for_space_and_goes_on_by_itself(database: Database, tmp_p
             eventually(
                 lambda: len(running.reasons()) >= 4 and repeated(running),
                 "it has tried several times, and does not tell each of them",
+                within_s=60,
             )
             assert "No space left on device" in running.reasons()[-1]
             assert str(log) in running.reasons()[-1]

@@ -197,10 +197,10 @@ class FrameBuilder:
                 index = np.arange(piece.first, piece.first + piece.messages)
                 piece.count_subxids(messages.uint32(index, 1))
 
-    def oldest_reference(self) -> int:
-        """The oldest segment that its commits refer to, once it is written; 0: none."""
-        segments = (piece.place.segment for entry in self._commits for piece, _ in entry.pieces)
-        return min(segments, default=0)
+    def oldest_reference(self, current: int) -> int:
+        """The oldest segment that its commits refer to; 0: none. Itself it goes into `current`."""
+        pieces = (piece for entry in self._commits for piece, _ in entry.pieces)
+        return min((piece.place.segment or current for piece in pieces), default=0)
 
     def build(
         self,

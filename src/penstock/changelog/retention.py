@@ -18,7 +18,7 @@ class SegmentFacts:
     """A segment as retention sees it."""
 
     number: int
-    # Every commit in it is at or below; for the last segment, what it is complete up to now.
+    # Every commit in it is at or below; for the last segment, with those not yet durable.
     last_lsn: Lsn
     # The oldest segment that its commits refer to; 0: none.
     refers_to: int

@@ -186,8 +186,13 @@ class LogWriter(Closing):
                     sealed_at_s=following.created_us / 1e6,
                     size=self._storage.size(segment_name(number)),
                 )
+        # With the commits that nobody sees yet: nobody can have applied them.
         last = SegmentFacts(
-            self._segment, self.complete_lsn, self._refers_to, time.time(), self._synced_pos
+            self._segment,
+            last_lsn=self._builder.last_commit_lsn or self._written_lsn,
+            refers_to=self._oldest_reference(self._builder),
+            sealed_at_s=time.time(),
+            size=self._synced_pos,
         )
         return [*self._sealed.values(), last]
 
@@ -298,9 +303,12 @@ class LogWriter(Closing):
         file.write(frame)
         self._in_force = self._definitions.in_force()
         self._written_lsn = complete_lsn
-        self._refers_to = min(
-            filter(None, (builder.oldest_reference(), self._refers_to)), default=0
-        )
+        self._refers_to = self._oldest_reference(builder)
+
+    def _oldest_reference(self, builder: FrameBuilder) -> int:
+        """The oldest segment that commits in this one refer to, those in `builder` too; 0: none."""
+        found = (builder.oldest_reference(self._segment), self._refers_to)
+        return min(filter(None, found), default=0)
 
     def _define(self, definition: Definition) -> int:
         """Where in this segment the definition stands; it is written if it does not yet."""

@@ -234,14 +234,15 @@ def value_type(column: Column, types: Mapping[int, Type]) -> ValueType:
         told = types.get(column.type_oid)
         # Of a domain, the message names the base type. One that a user made is text.
         name = told.name if told is not None and told.namespace in ("", "pg_catalog") else ""
-    return _named(name, column.type_modifier)
+    return named_type(name, column.type_modifier)
 
 
-def _named(name: str, modifier: int) -> ValueType:
+def named_type(name: str, modifier: int) -> ValueType:
+    """Of a type of the server's own, as pg_type names it."""
     if name.startswith("_"):
         element = name[1:]
         if element in _NAMED or element in _TEXT_ELEMENTS:
-            return ValueType(Kind.ARRAY, element=_named(element, modifier))
+            return ValueType(Kind.ARRAY, element=named_type(element, modifier))
         return TEXT
     kind = _NAMED.get(name, Kind.TEXT)
     return _decimal(modifier) if kind is Kind.DECIMAL else ValueType(kind)

@@ -6,38 +6,21 @@ not in the log, and its aggregate should start all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
-
-import psycopg
 
 from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.decode.deltas import Input, Summed, SummedSource
-from penstock.decode.types import Kind, ValueType, value_type
+from penstock.decode.types import TEXT, Kind, ValueType, named_type
 from penstock.errors import SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.names import TableName
-from penstock.postgres.messages import Column
+from penstock.postgres.tables import Column, TableFacts
 
 # What can be added up exactly.
 _SUMMABLE = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT, Kind.DECIMAL)
 # By table, then by column.
 Types = Mapping[TableName, Mapping[str, ValueType]]
-
-_TYPES = """
-WITH RECURSIVE base AS (
-    SELECT oid, oid AS type, typbasetype FROM pg_type
-    UNION ALL
-    SELECT base.oid, t.oid, t.typbasetype FROM base JOIN pg_type AS t ON t.oid = base.typbasetype
-)
-SELECT n.nspname, c.relname, a.attname, base.type::bigint, a.atttypmod
-  FROM unnest(%s::text[], %s::text[]) AS w (schema, name)
-  JOIN pg_namespace AS n ON n.nspname = w.schema
-  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = w.name
-  JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-  JOIN base ON base.oid = a.atttypid AND base.typbasetype = 0
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +35,18 @@ class Bound:
         return replace(self, summed=replace(self.summed, applied_lsn=int(applied_lsn)))
 
 
-def read_types(connection: psycopg.Connection[Any], tables: Iterable[TableName]) -> Types:
+def types_of(tables: Mapping[TableName, TableFacts]) -> Types:
     """As the log will give them: of a domain the base type, without the domain's modifier."""
-    names = list(tables)
-    rows = connection.execute(
-        _TYPES, [[name.schema for name in names], [name.name for name in names]]
-    ).fetchall()
-    found: dict[TableName, dict[str, ValueType]] = {}
-    for schema, table, name, oid, modifier in rows:
-        column = Column(name=name, type_oid=oid, type_modifier=modifier, in_identity=False)
-        found.setdefault(TableName(schema, table), {})[name] = value_type(column, {})
-    return found
+    return {
+        name: {column.name: _value_type(column) for column in table.columns}
+        for name, table in tables.items()
+    }
+
+
+def _value_type(column: Column) -> ValueType:
+    if not column.base.builtin:
+        return TEXT
+    return named_type(column.base.name, -1 if column.is_domain else column.base.modifier)
 
 
 def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:

@@ -25,7 +25,7 @@ from penstock.decode.deltas import WantedDeltas
 from penstock.errors import LogRetired, NotSeeded, PenstockError
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
-from penstock.pipelines.binding import Bound, bind, read_types
+from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import check_expressions
 from penstock.pipelines.grouping import batches, computed, covered_by, grouped
@@ -93,9 +93,8 @@ class Job:
         known_up_to = self._log.end().lsn
         tables = [source.table for each in self._config.aggregate for source in each.sources]
         with connect(self._config.source.conninfo) as source:
-            types = read_types(source, dict.fromkeys(tables))
             facts = read_tables(source, tables)
-        self._bound = [bind(each, types, known_up_to) for each in self._config.aggregate]
+        self._bound = [bind(each, types_of(facts), known_up_to) for each in self._config.aggregate]
         check_expressions(self._spark, self._bound)
         for bound in self._bound:
             writer = Writer(

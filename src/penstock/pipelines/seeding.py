@@ -25,11 +25,12 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import NotSeeded
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.binding import bind, read_types
+from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.target_tables import read_targets, unwritable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
 from penstock.postgres.snapshots import snapshot
+from penstock.postgres.tables import read_tables
 from penstock.postgres.waiting import OnWait
 
 
@@ -59,8 +60,8 @@ def seed(
         consumers.register(log.storage, consumer_of(aggregate.name), log_id, log.end().lsn)
         with snapshot(config.source.conninfo, on_wait=on_wait) as source:
             _check_log_goes_on(log, source.lsn, aggregate.name)
-            types = read_types(source.connection, [each.table for each in aggregate.sources])
-            bound = bind(aggregate, types, source.lsn)
+            tables = read_tables(source.connection, [each.table for each in aggregate.sources])
+            bound = bind(aggregate, types_of(tables), source.lsn)
             sums = true_sums(source.connection, bound, spark, on_rows)
         with _writing(aggregate.name):
             return _write(target, aggregate, sums, source.lsn)

@@ -10,33 +10,17 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import TargetMismatch, TargetUnavailable
 from penstock.names import TableName
 from penstock.pipelines.merging import Column, TargetTable
-
-# To cast to: without any modifier, a domain's neither, for a cast cuts off in silence what an
-# assignment refuses. NULL instead of -1 would make a char(1) of every char.
-_COLUMNS = """
-WITH RECURSIVE base AS (
-    SELECT oid, oid AS type, typbasetype FROM pg_type
-    UNION ALL
-    SELECT base.oid, t.oid, t.typbasetype FROM base JOIN pg_type AS t ON t.oid = base.typbasetype
-)
-SELECT a.attname, format_type(base.type, -1)
-  FROM pg_namespace AS n
-  JOIN pg_class AS c ON c.relnamespace = n.oid
-  JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-  JOIN base ON base.oid = a.atttypid AND base.typbasetype = 0
- WHERE n.nspname = %s AND c.relname = %s
-"""
+from penstock.postgres.tables import TableFacts, read_tables
 
 
 def read_targets(
     connection: psycopg.Connection[Any], aggregate: AggregateConfig
 ) -> tuple[TargetTable, ...]:
     """Raises `TargetMismatch` for a table or a column that is missing; doctor looks closer."""
+    tables = read_tables(connection, [target.table for target in aggregate.targets])
     found = []
     for target in aggregate.targets:
-        rows = connection.execute(_COLUMNS, [target.table.schema, target.table.name]).fetchall()
-        # For statements with parameters, in which % has a meaning.
-        types = {name: kind.replace("%", "%%") for name, kind in rows}
+        types = _casts(tables.get(target.table))
         dimensions, measures = aggregate.shown_by(target)
         for name in (*dimensions, *measures):
             if name not in types:
@@ -51,6 +35,13 @@ def read_targets(
             )
         )
     return tuple(found)
+
+
+def _casts(table: TableFacts | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    # For statements with parameters, in which % has a meaning.
+    return {column.name: column.base.cast.replace("%", "%%") for column in table.columns}
 
 
 def _missing(aggregate: str, table: TableName, column: str | None) -> TargetMismatch:

@@ -26,7 +26,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import NotSeeded, NotVerifiable, VerifyTimeout
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.binding import Bound, bind, read_types
+from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.comparing import compare_sql
 from penstock.pipelines.keys import parted
@@ -38,6 +38,7 @@ from penstock.pipelines.target_tables import read_targets
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
 from penstock.postgres.snapshots import snapshot
+from penstock.postgres.tables import read_tables
 
 # Capture is milliseconds behind the server, if it runs.
 _CATCH_UP_S = 30.0
@@ -107,8 +108,8 @@ def verify(
     log = LogReader(config.log.path)
     with _held(log), connect(aggregate.conninfo(config.source.conninfo)) as target:
         with snapshot(config.source.conninfo) as source:
-            types = read_types(source.connection, [each.table for each in aggregate.sources])
-            bound = bind(aggregate, types, source.lsn)
+            sources = read_tables(source.connection, [each.table for each in aggregate.sources])
+            bound = bind(aggregate, types_of(sources), source.lsn)
             truth = true_sums(source.connection, bound, spark, on_rows)
         _wait_for_log(log, source.lsn)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.names import quote
+
 
 @dataclass(frozen=True, slots=True)
 class BaseType:
@@ -17,6 +19,13 @@ class BaseType:
     builtin: bool = True
     is_enum: bool = False
     is_array: bool = False
+
+    @property
+    def cast(self) -> str:
+        """What to cast to: without a modifier, for a cast cuts off in silence what an assignment
+        refuses. `character` would be a `char(1)`, `bpchar` is not.
+        """
+        return f"pg_catalog.{quote(self.name)}" if self.builtin else self.sql
 
     @property
     def limits(self) -> tuple[int, int] | None:

@@ -21,12 +21,13 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import NotSeeded, SetupBlocked, TargetUnavailable
 from penstock.lsn import Lsn
 from penstock.pipelines import truth as truth_module
-from penstock.pipelines.binding import Bound, bind, read_types
+from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.seeding import Seeded, seed
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.snapshots import Snapshot, snapshot
+from penstock.postgres.tables import read_tables
 from penstock.postgres.waiting import Blocker
 from support.capturing import capture_config, capturing
 from support.database import Database
@@ -51,7 +52,7 @@ def no_spark() -> NoReturn:
 def truth_of(
     source: Snapshot, config: AggregateConfig = COUNTS
 ) -> tuple[Bound, dict[Any, tuple[Any, ...]]]:
-    types = read_types(source.connection, [each.table for each in config.sources])
+    types = types_of(read_tables(source.connection, [each.table for each in config.sources]))
     bound = bind(config, types, source.lsn)
     sums = true_sums(source.connection, bound, no_spark)
     return bound, rolled_up(sums, list(config.dimensions), list(config.measures))
@@ -288,7 +289,7 @@ def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None: 
     )
     with snapshot(database18.dsn()) as source:
         (table,) = (each.table for each in config.sources)
-        bound = bind(config, read_types(source.connection, [table]), source.lsn)
+        bound = bind(config, types_of(read_tables(source.connection, [table])), source.lsn)
         columns = [each.name for each in bound.summed.inputs]
         (copied,) = truth_module._copied(source.connection, table, columns)
         summed = truth_module._summed(bound, copied).to_pylist()
@@ -372,7 +373,7 @@ def test_types_are_those_that_the_log_will_give(database: Database) -> None:  # 
     )
     with database.connect() as connection:
         (table,) = (source.table for source in declared().sources)
-        types = read_types(connection, [table])[table]
+        types = types_of(read_tables(connection, [table]))[table]
     assert {name: str(kind) for name, kind in types.items()} == {
         "id": "integer",
         # The log does not tell the modifier of a domain.

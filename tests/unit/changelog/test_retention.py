@@ -103,6 +103,35 @@ def test_nothing_goes_that_a_consumer_still_needs(seed: int) -> None:
         assert found == [t for t in truth if t.commit_lsn > lsn]
 
 
+@pytest.mark.parametrize("written", [False, True], ids=["collected", "written"])
+def test_a_commit_that_is_not_yet_durable_keeps_the_segments_of_its_fragments(
+    written: bool,
+) -> None:  # M3.5
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY, TINY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+
+    def send(*messages: bytes) -> None:
+        apply(writer, fragmenter, [memoryview(message) for message in messages])
+
+    send(wire.stream_start(9), DESCRIBED, wire.insert("early", xid=9), wire.stream_stop())
+    for number in range(1, 40):
+        send(*wire.transaction(0x2000 + 16 * number, *range(5)))
+        writer.flush(Lsn(0x2000 + 16 * number))
+    consumers.register(storage, "quick", LOG_ID, writer.complete_lsn)
+    send(wire.stream_commit(9, 0x9000))
+    if written:
+        size = writer.pending_bytes
+        send(*wire.transaction(0x9010, *range(40)))
+        assert writer.pending_bytes > size
+    prune(writer, AT_ONCE)
+    writer.flush(Lsn(0x9100))
+    reader = LogReader(storage)
+    last = list(reader.transactions(reader.locate(Lsn(0x8000)), reader.end()))
+    assert last[0].xid == 9
+    writer.close()
+
+
 def test_a_long_open_transaction_in_old_segments_survives_pruning() -> None:
     storage = MemoryStorage()
     writer = LogWriter(storage, IDENTITY, TINY)
