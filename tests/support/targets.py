@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import TABLES, Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.seeding import begin
+from penstock.pipelines.staging import put_table
 from penstock.pipelines.target_tables import read_targets
 from support.database import Database
 
@@ -62,8 +64,11 @@ class Follower:
         *,
         seeded: bool = True,
         connection: psycopg.Connection[Any] | None = None,
+        staged: bool = False,
     ) -> None:
         self.database = database
+        # Whether batches come as large ones do.
+        self.staged = staged
         self.config = config or declared()
         self.connection = connection or database.connect()
         if read_progress(self.connection, self.config.name) is None:
@@ -87,11 +92,20 @@ class Follower:
     def apply(self, start: int, end: int, deltas: Deltas, again: Any = None) -> Applied:
         def read_again(covered: Covered) -> Batch:
             assert again is not None, "it was not to be read again"
-            return batch_of(self.config, again(int(covered.start), int(covered.end)))
+            return self._batch(again(int(covered.start), int(covered.end)))
 
         covered = Covered(LOG, Lsn(start), Lsn(end))
+        return apply(
+            self.connection, self.aggregate, covered, lambda: self._batch(deltas), read_again
+        )
+
+    def _batch(self, deltas: Deltas) -> Batch:
         batch = batch_of(self.config, deltas)
-        return apply(self.connection, self.aggregate, covered, batch, read_again)
+        if not self.staged:
+            return batch
+        names = list(self.config.dimensions), list(self.config.measures)
+        staged = put_table(self.connection, self.config.name, batch.sums, *names)
+        return replace(batch, sums=batch.sums.slice(0, 0), staged=staged)
 
     def progress(self) -> Progress:
         progress = read_progress(self.connection, self.config.name)

@@ -25,8 +25,8 @@ from penstock.bench.report import Figure, Report
 from penstock.bench.service import flushed
 from penstock.demo.load import insert
 from penstock.interrupts import Interrupts
+from penstock.pipelines.running import job_session
 from penstock.postgres.embedded import EmbeddedPostgres
-from penstock.spark.session import throwaway_session
 
 RATE = 2_000
 _GOAL_P50_MS = 200.0
@@ -67,9 +67,7 @@ def bench_freshness(
         config = configured(server.dsn(), root, _SLOT)
         stack.enter_context(capturing(config, root))
         progress("starting Spark")
-        spark = stack.enter_context(
-            throwaway_session("penstock bench", root / "spark", interrupts, master="local[2]")
-        )
+        spark = stack.enter_context(job_session(root / "spark", interrupts, master="local[2]"))
         stack.enter_context(following(config, spark))
         applied(connection, flushed(connection))
         progress(f"{rate:,} changes a second, {warm_up_s:g} s to warm up, then {seconds:g} s")

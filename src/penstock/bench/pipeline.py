@@ -29,8 +29,8 @@ from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.interrupts import Interrupts
 from penstock.lsn import ZERO
+from penstock.pipelines.running import job_session
 from penstock.postgres.embedded import EmbeddedPostgres
-from penstock.spark.session import throwaway_session
 
 CHANGES = 1_000_000
 REPEATS = 3
@@ -83,9 +83,7 @@ def bench_pipeline(
         config = configured(server.dsn(), root, _OURS, seed=False)
         with capturing(config, root):
             progress("starting Spark")
-            spark = stack.enter_context(
-                throwaway_session("penstock bench", root / "spark", interrupts, master="local[2]")
-            )
+            spark = stack.enter_context(job_session(root / "spark", interrupts, master="local[2]"))
             stack.enter_context(following(config, spark))
             applied(connection, ZERO)
             progress(f"small transactions for {warm_up_s:g} s, to warm up")

@@ -11,18 +11,21 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import errors as pg
 
+from penstock.pipelines import staging
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.deciding import Covered, Decision, decide
 from penstock.pipelines.keys import as_held
-from penstock.pipelines.merging import TargetTable, merge_sql
-from penstock.pipelines.parking import Parked, park, take_back
-from penstock.pipelines.sums import Amounts, Key, by_nulls, rolled_up
+from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
+from penstock.pipelines.parking import Parked, park, take_back, waiting
+from penstock.pipelines.staging import Staged
+from penstock.pipelines.sums import Amounts, Key, arrays, by_nulls, rolled_up
 
 NEGATIVE = "the sum is below zero"
 
@@ -35,6 +38,8 @@ class Batch:
     sums: pa.Table
     changes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    # What is too large to come here.
+    staged: Staged | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def apply(
     connection: psycopg.Connection[Any],
     aggregate: Aggregate,
     covered: Covered,
-    batch: Batch,
+    compute: Callable[[], Batch],
     read_again: Callable[[Covered], Batch],
 ) -> Applied:
     """Apply what the targets do not have yet; afterwards they are at the batch's end."""
@@ -74,6 +79,8 @@ def apply(
             return Applied("skip")
         if decision == "read":
             batch = read_again(Covered(covered.log_id, progress.applied_lsn, covered.end))
+        else:
+            batch = compute()
         parked, below_zero = add_batch(connection, aggregate, batch)
         skipped = Counter(progress.skipped)
         skipped.update(batch.skipped)
@@ -99,9 +106,38 @@ def add_batch(
         names = [column.name for column in target.dimensions]
         deltas = rolled_up(batch.sums, names, [column.name for column in target.measures])
         refused, negative = _add(connection, aggregate, target, deltas)
+        if batch.staged is not None:
+            more_refused, more_negative = _add_staged(connection, aggregate, target, batch.staged)
+            refused, negative = refused + more_refused, negative + more_negative
         parked += refused
         below_zero += negative
+    if batch.staged is not None:
+        staging.clear(connection, aggregate.name)
     return parked, below_zero
+
+
+def _add_staged(
+    connection: psycopg.Connection[Any], aggregate: Aggregate, target: TargetTable, staged: Staged
+) -> tuple[int, int]:
+    """As `_add`; where all goes well, without a row of it coming here."""
+    staging.check_complete(connection, staged)
+    negative: list[Parked] = []
+
+    def merge() -> None:
+        for pattern in staging.patterns(connection, staged, target):
+            sql = merge_sql(target, pattern, staging.source_sql(staged, target, pattern))
+            negative.extend(_merge(connection, target, sql, [list(staged.parts)]))
+
+    if not waiting(connection, aggregate.name, target) and _refusal(connection, merge) is None:
+        if aggregate.seeded:
+            park(connection, aggregate.name, target, negative, negative=True)
+        return 0, len(negative)
+    refused = below_zero = 0
+    for deltas in staging.portions(connection, staged, target):
+        some_refused, some_below = _add(connection, aggregate, target, deltas)
+        refused += some_refused
+        below_zero += some_below
+    return refused, below_zero
 
 
 def _add(
@@ -114,14 +150,15 @@ def _add(
     merged = take_back(connection, aggregate.name, target, deltas)
     refused: list[Parked] = []
     negative: list[Parked] = []
+    width = len(target.dimensions) + len(target.measures)
     for pattern, keys in by_nulls(list(merged.now)).items():
-        sql = merge_sql(target, pattern)
+        sql = merge_sql(target, pattern, arrays_sql(target))
 
         def merge(some: dict[Key, Amounts], sql: str = sql) -> None:
-            negative.extend(_merge(connection, target, sql, some))
+            negative.extend(_merge(connection, target, sql, arrays(some, width)))
 
         amounts = {key: merged.now[key] for key in keys}
-        if _refusal(connection, amounts, merge) is None:
+        if _refusal(connection, partial(merge, amounts)) is None:
             continue
         amounts = as_held(connection, target, amounts)
         for key, reason in _refused(connection, amounts, merge):
@@ -137,13 +174,12 @@ def _merge(
     connection: psycopg.Connection[Any],
     target: TargetTable,
     sql: str,
-    amounts: dict[Key, Amounts],
+    parameters: list[Any],
 ) -> list[Parked]:
-    columns = [list(column) for column in zip(*amounts, strict=True)]
-    columns += [list(column) for column in zip(*amounts.values(), strict=True)]
+    """What would have gone below zero."""
     below = []
     width = len(target.dimensions)
-    for row in connection.execute(sql.encode(), columns).fetchall():
+    for row in connection.execute(sql.encode(), parameters).fetchall():
         short = dict(
             zip(
                 (c.name for c in target.measures if c.name in target.floored),
@@ -162,7 +198,7 @@ def _refused(
     merge: Callable[[dict[Key, Amounts]], None],
 ) -> Iterator[tuple[Key, str]]:
     """All at once; if the target refuses one, by halves until it is alone. Those refused."""
-    if (reason := _refusal(connection, amounts, merge)) is None:
+    if (reason := _refusal(connection, partial(merge, amounts))) is None:
         return
     keys = list(amounts)
     if len(keys) == 1:
@@ -173,17 +209,11 @@ def _refused(
         yield from _refused(connection, {key: amounts[key] for key in some}, merge)
 
 
-def _refusal(
-    connection: psycopg.Connection[Any],
-    amounts: dict[Key, Amounts],
-    merge: Callable[[dict[Key, Amounts]], None],
-) -> str | None:
-    """Why the target takes none of them, or None: it has them."""
+def _refusal(connection: psycopg.Connection[Any], merge: Callable[[], None]) -> str | None:
+    """Why the target takes none of it, or None: it has all."""
     try:
         with connection.transaction():
-            merge(amounts)
-    except pg.UniqueViolation:
-        raise  # somebody else inserted the row just now: another try will see it
+            merge()
     except (pg.IntegrityError, pg.DataError) as error:
         return _reason(error)
     return None

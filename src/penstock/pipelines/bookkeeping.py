@@ -54,6 +54,16 @@ CREATE TABLE penstock.parked (
     retry_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (aggregate, target, key)
 )""",
+    # What it held before a crash nobody needs: the sums are computed again.
+    "staged": """
+CREATE UNLOGGED TABLE penstock.staged (
+    aggregate text NOT NULL,
+    -- What one task wrote, in one transaction.
+    part uuid NOT NULL,
+    -- Of all the aggregate's dimensions and measures, in the order of their declaration.
+    keys text[] NOT NULL,
+    amounts numeric[] NOT NULL
+)""",
 }
 
 

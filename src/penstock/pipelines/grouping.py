@@ -58,7 +58,7 @@ def _sums(aggregates: Sequence[Bound]) -> list[str]:
 
 def batches(result: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
     """What was computed, by aggregate."""
-    return [_batch(result, bound, ordinal) for ordinal, bound in enumerate(aggregates)]
+    return [batch_of(result, bound, ordinal) for ordinal, bound in enumerate(aggregates)]
 
 
 def plain_batches(deltas: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
@@ -77,7 +77,8 @@ def covered_by(result: pa.Table) -> tuple[Lsn, Lsn]:
     return Lsn.parse(start), Lsn.parse(end)
 
 
-def _batch(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
+def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
+    """What was computed for one aggregate."""
     ours = result.filter(pc.equal(result[AGGREGATE], ordinal))
     is_note = pc.is_valid(ours[NOTE])
     noted = ours.filter(is_note)

@@ -10,26 +10,31 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
-from penstock.decode.deltas import WantedDeltas
+from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
 from penstock.errors import LogRetired, NotSeeded, PenstockError
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import check_expressions
-from penstock.pipelines.grouping import batches, computed, covered_by, grouped
+from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
 from penstock.pipelines.seeding import seed
+from penstock.pipelines.spark_staging import stage
+from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
 from penstock.postgres.tables import read_tables
@@ -43,7 +48,6 @@ _LOG = structlog.get_logger()
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.pollingDelay": "20ms",
 }
@@ -54,6 +58,16 @@ _ASYNC = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 _LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a batch adds to all aggregates."""
+
+    # All of it, or its notes only.
+    here: pa.Table
+    # Where the rest is, if it is large.
+    on_executors: DataFrame | None = None
 
 
 class Job:
@@ -90,6 +104,9 @@ class Job:
     def _prepare(self, stack: ExitStack) -> None:
         for name, value in _SETTINGS.items():
             self._spark.conf.set(name, value)
+        # Only large batches are shuffled.
+        cores = self._spark.sparkContext.defaultParallelism
+        self._spark.conf.set("spark.sql.shuffle.partitions", str(cores))
         known_up_to = self._log.end().lsn
         tables = [source.table for each in self._config.aggregate for source in each.sources]
         with connect(self._config.source.conninfo) as source:
@@ -178,26 +195,53 @@ class Job:
 
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
+        # A small batch is summed up where it is read; to plan more takes longer than it saves.
+        if self._log.end().lsn - self._reached < SHARE_BYTES:
+            self._write(_Result(frame.toArrow()))
+            return
+        with self._result(frame) as result:
+            self._write(result)
+
+    @contextmanager
+    def _result(self, frame: DataFrame) -> Iterator[_Result]:
+        rows = grouped(frame, self._bound).persist()
         try:
-            # A small batch is summed up where it is read; to plan more takes longer than it saves.
-            is_small = self._log.end().lsn - self._reached < SHARE_BYTES
-            result = (frame if is_small else grouped(frame, self._bound)).toArrow()
-            covered = Covered(self._log_id, *covered_by(result))
-            self._reached = covered.end
-            found = batches(result, self._bound)
-            for number, (writer, batch) in enumerate(zip(self._writers, found, strict=True)):
-                writer.apply(covered, batch, partial(self._read_again, number))
+            some = rows.limit(MOST_IN_DRIVER + 1).toArrow()
+            if len(some) <= MOST_IN_DRIVER:
+                yield _Result(some)
+            else:
+                yield _Result(rows.where(f.col(NOTE).isNotNull()).toArrow(), rows)
+        finally:
+            rows.unpersist()
+
+    def _write(self, result: _Result) -> None:
+        covered = Covered(self._log_id, *covered_by(result.here))
+        self._reached = covered.end
+        try:
+            for number, writer in enumerate(self._writers):
+                compute = partial(self._batch, result, number)
+                writer.apply(covered, compute, partial(self._read_again, number))
         except PenstockError as error:
             self._failure = error
             raise
+
+    def _batch(self, result: _Result, number: int) -> Batch:
+        """What a batch adds to one aggregate; from executors to its target, if it is large."""
+        bound = self._bound[number]
+        batch = batch_of(result.here, bound, number)
+        if result.on_executors is None:
+            return batch
+        ours = (f.col(AGGREGATE) == number) & f.col(NOTE).isNull()
+        dsn = self._writers[number].dsn
+        return replace(batch, staged=stage(result.on_executors.where(ours), bound, number, dsn))
 
     def _read_again(self, number: int, covered: Covered) -> Batch:
         """What a range adds to one aggregate, from the log."""
         frame = self._deltas(
             self._spark.read, startingPosition=str(covered.start), endingPosition=str(covered.end)
         )
-        rows = grouped(computed(frame, self._bound), self._bound)
-        return batches(rows.toArrow(), self._bound)[number]
+        with self._result(computed(frame, self._bound)) as result:
+            return self._batch(result, number)
 
     def _check(self, query: StreamingQuery) -> None:
         if self._failure is not None:

@@ -41,19 +41,26 @@ def table_sql(target: TargetTable) -> str:
     return target.table.sql.replace("%", "%%")
 
 
-def merge_sql(target: TargetTable, pattern: Sequence[bool]) -> str:
+def arrays_sql(target: TargetTable) -> str:
+    """Deltas as parameters: an array for each dimension, as text, then one for each measure."""
+    keys, sums = target.dimensions, target.measures
+    arrays = ", ".join([*("%s::text[]" for _ in keys), *("%s::numeric[]" for _ in sums)])
+    given = ", ".join([*(f"k{i}" for i in range(len(keys))), *(f"m{i}" for i in range(len(sums)))])
+    return f"unnest({arrays}) AS u ({given})"
+
+
+def merge_sql(target: TargetTable, pattern: Sequence[bool], deltas: str) -> str:
     """Add up, and return what would have gone below zero: its key, and the sums, as text.
 
-    `pattern` says which dimensions are NULL. Parameters are arrays: one for each dimension, as
-    text, then one for each measure. Existing rows are locked first, so that nobody changes them
+    `pattern` says which dimensions are NULL. `deltas` is a relation with the dimensions as k0, k1…,
+    as text, and the measures as m0, m1… Existing rows are locked first, so that nobody changes them
     between the look and the update; what the sum would have been is told by that look.
     """
     table = table_sql(target)
     keys, sums = target.dimensions, target.measures
-    arrays = ", ".join([*("%s::text[]" for _ in keys), *("%s::numeric[]" for _ in sums)])
-    given = ", ".join([*(f"k{i}" for i in range(len(keys))), *(f"m{i}" for i in range(len(sums)))])
     typed = ", ".join(f"k{i}::{column.type} AS k{i}" for i, column in enumerate(keys))
     added = ", ".join(f"sum(m{i}) AS m{i}" for i in range(len(sums)))
+    moved = " OR ".join(f"sum(m{i}) <> 0" for i in range(len(sums)))
     matching = " AND ".join(
         f"t.{named(column.name)} IS NULL" if null else f"t.{named(column.name)} = d.k{i}"
         for i, (column, null) in enumerate(zip(keys, pattern, strict=True))
@@ -78,8 +85,8 @@ def merge_sql(target: TargetTable, pattern: Sequence[bool]) -> str:
     return f"""
 WITH d AS MATERIALIZED (
     SELECT row_number() OVER () AS row, *
-      FROM (SELECT {typed}, {added} FROM unnest({arrays}) AS u ({given})
-             GROUP BY {_ordinals(len(keys))}) AS summed
+      FROM (SELECT {typed}, {added} FROM {deltas}
+             GROUP BY {_ordinals(len(keys))} HAVING {moved}) AS summed
 ), h AS MATERIALIZED (
     SELECT d.row, {held} FROM d JOIN {table} AS t ON {matching} FOR UPDATE OF t
 ), changed AS (

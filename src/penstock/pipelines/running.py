@@ -25,9 +25,7 @@ def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
         with (
             Interrupts() as interrupts,
             _directory() as directory,
-            throwaway_session(
-                "penstock aggregate", directory / "spark", interrupts, master=master
-            ) as spark,
+            job_session(directory / "spark", interrupts, master=master) as spark,
         ):
             job = Job(config, spark)
             ended = Event()
@@ -45,6 +43,17 @@ def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
                 ended.wait(_LAST_BATCH_S)
     except KeyboardInterrupt:
         return
+
+
+@contextmanager
+def job_session(
+    directory: Path, interrupts: Interrupts, *, master: str = "local[*]"
+) -> Iterator[SparkSession]:
+    """Spark as the job runs on it."""
+    with throwaway_session(
+        "penstock aggregate", directory, interrupts, master=master, small_batches=True
+    ) as spark:
+        yield spark
 
 
 @contextmanager

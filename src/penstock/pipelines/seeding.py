@@ -24,6 +24,7 @@ from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import NotSeeded
 from penstock.lsn import Lsn
+from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.target_tables import read_targets, unwritable
@@ -121,10 +122,24 @@ def _write(
         for table in tables:
             # Not TRUNCATE: readers see what was there until this commits.
             target.execute(f"DELETE FROM {table.table.sql}".encode())  # noqa: S608 - quoted
-        add_batch(target, Aggregate(aggregate.name, tables, seeded=True, epoch=0), Batch(sums))
+        add_batch(
+            target,
+            Aggregate(aggregate.name, tables, seeded=True, epoch=0),
+            _batch(target, aggregate, sums),
+        )
         target.execute(
             "UPDATE penstock.progress SET applied_lsn = %s, state = 'seeded', seeded_at = now(),"
             " applied_at = now(), changes = 0, skipped = '{}', clamped = 0 WHERE aggregate = %s",
             [str(lsn), aggregate.name],
         )
     return Seeded(lsn, len(sums))
+
+
+def _batch(target: psycopg.Connection[Any], aggregate: AggregateConfig, sums: pa.Table) -> Batch:
+    """What is large is added up by the target's server, not here row by row."""
+    if len(sums) <= staging.MOST_IN_DRIVER:
+        return Batch(sums)
+    staged = staging.put_table(
+        target, aggregate.name, sums, list(aggregate.dimensions), list(aggregate.measures)
+    )
+    return Batch(sums.slice(0, 0), staged=staged)

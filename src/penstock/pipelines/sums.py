@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +38,14 @@ def rolled_up(
         *(pc.fill_null(summed[f"{name}_sum"], 0).to_pylist() for name in measures), strict=True
     )
     return {key: amount for key, amount in zip(keys, amounts, strict=True) if any(amount)}
+
+
+def arrays(amounts: dict[Key, Amounts], width: int) -> list[list[Any]]:
+    """As parameters: one for each dimension and each measure, `width` together."""
+    if not amounts:
+        return [[] for _ in range(width)]
+    columns = (*zip(*amounts, strict=True), *zip(*amounts.values(), strict=True))
+    return [list(column) for column in columns]
 
 
 def by_nulls(keys: Sequence[Key]) -> dict[tuple[bool, ...], list[Key]]:

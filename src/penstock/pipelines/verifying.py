@@ -33,7 +33,7 @@ from penstock.pipelines.keys import parted
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
-from penstock.pipelines.sums import Amounts, Key, rolled_up
+from penstock.pipelines.sums import arrays, rolled_up
 from penstock.pipelines.target_tables import read_targets
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
@@ -202,8 +202,9 @@ def _compare(
     # What the table's columns cannot hold has to be parked, as it is written.
     should, should_wait = parted(target, table, rolled_up(truth, names, measures))
     parked, waits = parted(target, table, waiting(target, aggregate.name, table))
+    width = len(names) + len(measures)
     rows = target.execute(
-        compare_sql(table).encode(), [*_arrays(table, should), *_arrays(table, parked)]
+        compare_sql(table).encode(), [*arrays(should, width), *arrays(parked, width)]
     ).fetchall()
     zero = (0,) * len(measures)
     for key in should_wait | waits:
@@ -218,14 +219,6 @@ def _compare(
             if expected != shown:
                 found.append(Difference(str(table.table), held, measure, expected, shown))
     return found
-
-
-def _arrays(table: TargetTable, amounts: dict[Key, Amounts]) -> list[list[Any]]:
-    """One for each dimension and one for each measure."""
-    if not amounts:
-        return [[] for _ in (*table.dimensions, *table.measures)]
-    columns = (*zip(*amounts, strict=True), *zip(*amounts.values(), strict=True))
-    return [list(column) for column in columns]
 
 
 def _count(target: psycopg.Connection[Any], table: TargetTable) -> int:

@@ -17,11 +17,13 @@ from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
 from penstock.errors import (
+    ConnectionLost,
     NotSeeded,
     PipelineFenced,
     SourceUnavailable,
 )
 from penstock.lsn import Lsn
+from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
@@ -38,7 +40,8 @@ _PASSING = (
     psycopg.OperationalError,
     pg.SerializationFailure,
     pg.DeadlockDetected,
-    pg.UniqueViolation,
+    SourceUnavailable,
+    ConnectionLost,
 )
 _FIRST_PAUSE_S = 0.1
 _LAST_PAUSE_S = 10.0
@@ -60,7 +63,7 @@ class Writer(Closing):
     ) -> None:
         self.config = config
         self.name = config.name
-        self._dsn = dsn
+        self.dsn = dsn
         # The sources, by whose types the targets are checked.
         self._tables = tables
         self._log = log
@@ -88,7 +91,10 @@ class Writer(Closing):
             self._connection.close()
 
     def apply(
-        self, covered: Covered, batch: Batch, read_again: Callable[[Covered], Batch]
+        self,
+        covered: Covered,
+        compute: Callable[[], Batch],
+        read_again: Callable[[Covered], Batch],
     ) -> Applied | None:
         """Try until it is done, or what is wrong will not pass. None: stopped meanwhile."""
         pause_s = _FIRST_PAUSE_S
@@ -96,8 +102,8 @@ class Writer(Closing):
             try:
                 connection = self._connected()
                 assert self._aggregate is not None  # noqa: S101 - it is claimed
-                applied = apply(connection, self._aggregate, covered, batch, read_again)
-            except (*_PASSING, SourceUnavailable) as error:
+                applied = apply(connection, self._aggregate, covered, compute, read_again)
+            except _PASSING as error:
                 _LOG.warning(
                     "target not written, trying again",
                     aggregate=self.name,
@@ -120,7 +126,7 @@ class Writer(Closing):
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            connection = connect(self._dsn)
+            connection = connect(self.dsn)
             if self._aggregate is not None:
                 with _closed_if_it_fails(connection):
                     self._lock(connection)
@@ -146,6 +152,7 @@ class Writer(Closing):
     def _claimed(self, connection: psycopg.Connection[Any]) -> Progress:
         ready_targets(connection, self.config, self._tables)
         self._lock(connection)
+        staging.clear(connection, self.name)
         targets = read_targets(connection, self.config)
         if read_progress(connection, self.name) is None:
             self._begin(connection)

@@ -32,11 +32,12 @@ CHECKED = STATS.replace("NOT NULL", "NOT NULL CHECK (count >= 0)")
 A, B, N = ("s", "a"), ("s", "b"), (None, "a")
 
 
-@pytest.fixture
-def follower(database: Database) -> Iterator[Follower]:
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def follower(database: Database, request: pytest.FixtureRequest) -> Iterator[Follower]:
     with_tables(database, CHECKED)
-    with Follower(database) as follower:
+    with Follower(database, staged=request.param) as follower:
         yield follower
+        assert database.value("SELECT count(*) FROM penstock.staged") == 0
 
 
 # --- M5.3 one transaction, each range once -------------------------------------------------------
@@ -55,7 +56,7 @@ def test_reasons_are_counted_over_batches(follower: Follower) -> None:  # M4.5
     batch.skipped["the old status is not in the WAL"] = 2
     for start in (100, 110):
         covered = Covered(LOG, Lsn(start), Lsn(start + 10))
-        apply(follower.connection, follower.aggregate, covered, batch, lambda _: batch)
+        apply(follower.connection, follower.aggregate, covered, lambda: batch, lambda _: batch)
     assert follower.progress().skipped == {"the old status is not in the WAL": 4}
 
 
@@ -487,19 +488,26 @@ def test_somebody_who_updates_the_same_row_meanwhile_loses_nothing(
         assert follower.parked()[0][1] == -3
 
 
-def test_somebody_who_inserts_the_same_row_meanwhile_makes_another_try_necessary(
+def test_a_row_that_somebody_else_inserts_meanwhile_is_added_to(
     database: Database,
 ) -> None:  # M5.3
     with_tables(database, STATS)
     with Follower(database) as follower:
         with held_up(database, "INSERT INTO stats VALUES ('s', 'a', 10)") as run:
             applying = run(lambda: follower.add({A: 2, B: 1}))
-        with pytest.raises(pg.UniqueViolation):
-            applying.result(10)
-        assert follower.shown() == {A: 10}
-        assert follower.progress().applied_lsn == Lsn(100)
-        follower.add({A: 2, B: 1})
+        assert applying.result(10).parked == 0
         assert follower.shown() == {A: 12, B: 1}
+
+
+def test_a_key_that_the_users_own_unique_constraint_refuses_is_parked(
+    follower: Follower,
+) -> None:  # M5.4
+    follower.database.run("ALTER TABLE stats ADD UNIQUE (status)")
+    follower.add({A: 2, B: 1})
+    assert follower.add({("other", "a"): 3, B: 1}).parked == 1
+    assert follower.shown() == {A: 2, B: 2}
+    (waits,) = follower.parked()
+    assert waits[1:] == (3, "UniqueViolation: stats_status_key")
 
 
 def test_two_jobs_at_once_apply_a_batch_once(follower: Follower) -> None:  # M5.3

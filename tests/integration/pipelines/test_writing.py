@@ -63,7 +63,7 @@ class Job:
         start = self.start + 10 * number
         covered = Covered(str(self.log.identity.log_id), Lsn(start), Lsn(start + 10))
         batch = batch_of(writer.config, deltas)
-        return writer.apply(covered, batch, lambda _: batch)
+        return writer.apply(covered, lambda: batch, lambda _: batch)
 
     def shown(self) -> dict[Any, int]:
         return {row[:2]: row[2] for row in self.database.rows("SELECT * FROM stats")}

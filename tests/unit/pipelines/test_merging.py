@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.names import TableName
-from penstock.pipelines.merging import Column, TargetTable, merge_sql
+from penstock.pipelines.merging import Column, TargetTable, arrays_sql, merge_sql
 
 TARGET = TargetTable(
     TableName("public", "Weird 100% name"),
@@ -14,13 +14,13 @@ TARGET = TargetTable(
 
 
 def test_rows_are_found_by_what_an_index_can_find() -> None:  # M5.4
-    sql = merge_sql(TARGET, (False, True))
+    sql = merge_sql(TARGET, (False, True), arrays_sql(TARGET))
     assert 't.day = d.k0 AND t."sta""tus" IS NULL' in sql
     assert "DISTINCT FROM" not in sql
 
 
 def test_only_counts_are_kept_from_going_below_zero() -> None:  # M5.4
-    sql = merge_sql(TARGET, (False, False))
+    sql = merge_sql(TARGET, (False, False), arrays_sql(TARGET))
     assert "count = greatest(" in sql
     assert "cost = greatest(" not in sql
     # Nor is a sum below zero told.
@@ -28,6 +28,6 @@ def test_only_counts_are_kept_from_going_below_zero() -> None:  # M5.4
 
 
 def test_names_with_a_percent_sign_are_no_parameters() -> None:
-    sql = merge_sql(TARGET, (False, False))
+    sql = merge_sql(TARGET, (False, False), arrays_sql(TARGET))
     assert '"Weird 100%% name"' in sql
     assert sql.count("%s") == 4

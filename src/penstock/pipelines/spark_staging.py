@@ -1,0 +1,97 @@
+"""How Spark's tasks put their part of a large result into a target's database.
+
+The connection string travels inside the pickled class, not among the options: those Spark shows in
+its UI. Which parts count is decided when all tasks are done, and told in a file, for Spark asks a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.grouping import batch_of
+from penstock.pipelines.staging import Staged, put
+from penstock.postgres.connect import connect
+from penstock.postgres.failures import translated
+from penstock.sections import Dsn
+from penstock.spark.errors import original, said_once
+
+_FORMAT = "penstock-staging"
+
+
+@dataclass
+class _Part(WriterCommitMessage):
+    name: str
+    rows: int
+
+
+@dataclass
+class _Writer(DataSourceArrowWriter):
+    """Pickled to the executors."""
+
+    conninfo: str
+    origin: str
+    bound: Bound
+    ordinal: int
+    told: str
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        tables = (
+            batch_of(pa.Table.from_batches([batch]), self.bound, self.ordinal).sums
+            for batch in iterator
+        )
+        width = len(self.bound.config.dimensions)
+        with (
+            said_once(),
+            connect(Dsn(self.conninfo, self.origin)) as connection,
+            translated("write to penstock.staged of the target"),
+        ):
+            return _Part(*put(connection, self.bound.config.name, tables, width))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = [(part.name, part.rows) for part in messages if isinstance(part, _Part)]
+        Path(self.told).write_text(json.dumps(parts))
+
+
+def stage(rows: DataFrame, bound: Bound, ordinal: int, dsn: Dsn) -> Staged:
+    """One aggregate's rows; raises what went wrong in a task as it was raised there."""
+    conninfo, origin = str(dsn), dsn.origin
+
+    class Staging(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return _FORMAT
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002 - Spark's
+            return _Writer(conninfo, origin, bound, ordinal, self.options["told"])
+
+    rows.sparkSession.dataSource.register(Staging)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        told = Path(directory) / "parts"
+        try:
+            rows.write.format(_FORMAT).mode("append").option("told", str(told)).save()
+        except PySparkException as error:
+            raise original(error) or error from error
+        parts = json.loads(told.read_text())
+    return Staged(
+        tuple(name for name, _ in parts),
+        sum(count for _, count in parts),
+        tuple(bound.config.dimensions),
+        tuple(bound.config.measures),
+    )

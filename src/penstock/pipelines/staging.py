@@ -1,0 +1,161 @@
+"""Large results wait in the target's database, in `penstock.staged`, until they are merged.
+
+Invariant: only the parts that a `Staged` names are merged, and only if all of their rows are there.
+A task that was tried twice, or that goes on after its job has died, leaves a part nobody names;
+the table does not survive a crash of its server, and the count of rows tells.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import errors as pg
+from pyarrow import csv
+
+from penstock.pipelines.merging import TargetTable
+from penstock.pipelines.sums import Amounts, Key
+
+# What the driver takes in one piece: some 50 MB of Python's memory.
+MOST_IN_DRIVER = 100_000
+_COPY = "COPY penstock.staged (aggregate, part, keys, amounts) FROM STDIN (FORMAT csv)"
+_CSV = csv.WriteOptions(include_header=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Sums in `penstock.staged`."""
+
+    parts: tuple[str, ...]
+    rows: int
+    # Those of the arrays there.
+    dimensions: tuple[str, ...]
+    measures: tuple[str, ...]
+
+
+def put(
+    connection: psycopg.Connection[Any], aggregate: str, tables: Iterable[pa.Table], width: int
+) -> tuple[str, int]:
+    """Copy sums there, of `width` dimensions and then measures; the name of the part, its rows."""
+    part, rows = str(uuid.uuid4()), 0
+    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+        for table in tables:
+            copy.write(_lines(aggregate, part, table, width))
+            rows += len(table)
+    return part, rows
+
+
+def put_table(
+    connection: psycopg.Connection[Any],
+    aggregate: str,
+    sums: pa.Table,
+    dimensions: Sequence[str],
+    measures: Sequence[str],
+) -> Staged:
+    """Of one that is here already."""
+    ordered = sums.select([*dimensions, *measures])
+    part, rows = put(connection, aggregate, [ordered], len(dimensions))
+    return Staged((part,), rows, tuple(dimensions), tuple(measures))
+
+
+def clear(connection: psycopg.Connection[Any], aggregate: str) -> None:
+    """Whatever an aggregate has there, of earlier attempts too."""
+    connection.execute("DELETE FROM penstock.staged WHERE aggregate = %s", [aggregate])
+
+
+def check_complete(connection: psycopg.Connection[Any], staged: Staged) -> None:
+    """Raises what makes the job try again, if the server has lost some of it."""
+    (rows,) = connection.execute(
+        "SELECT count(*) FROM penstock.staged WHERE part = ANY (%s::uuid[])", [list(staged.parts)]
+    ).fetchone() or (0,)
+    if rows != staged.rows:
+        raise pg.OperationalError(f"{rows} of {staged.rows} staged rows are there")
+
+
+def source_sql(staged: Staged, target: TargetTable, pattern: Sequence[bool]) -> str:
+    """For `merge_sql`: the rows in which those dimensions of the target are NULL; one parameter."""
+    keys = _keys(staged, target)
+    columns = [
+        *(f"{key} AS k{number}" for number, key in enumerate(keys)),
+        *(f"{_amount(staged, column.name)} AS m{n}" for n, column in enumerate(target.measures)),
+    ]
+    conditions = ["part = ANY (%s::uuid[])"]
+    for key, null in zip(keys, pattern, strict=True):
+        conditions.append(f"{key} IS NULL" if null else f"{key} IS NOT NULL")
+    # Numbers and the server's own words.
+    return (
+        f"(SELECT {', '.join(columns)} FROM penstock.staged WHERE {' AND '.join(conditions)}) AS u"  # noqa: S608
+    )
+
+
+def patterns(
+    connection: psycopg.Connection[Any], staged: Staged, target: TargetTable
+) -> list[tuple[bool, ...]]:
+    """Which dimensions of the target are NULL together."""
+    nulls = [f"{key} IS NULL" for key in _keys(staged, target)]
+    found = connection.execute(
+        f"SELECT DISTINCT {', '.join(nulls)} FROM penstock.staged"  # noqa: S608 - numbers
+        " WHERE part = ANY (%s::uuid[])".encode(),
+        [list(staged.parts)],
+    )
+    return [tuple(row) for row in found]
+
+
+def portions(
+    connection: psycopg.Connection[Any], staged: Staged, target: TargetTable
+) -> Iterator[dict[Key, Amounts]]:
+    """Rolled up for one target, as many at a time as the driver takes. In a transaction."""
+    keys = _keys(staged, target)
+    sums = [f"sum({_amount(staged, column.name)})" for column in target.measures]
+    width = len(keys)
+    with connection.cursor(name="staged") as cursor:
+        cursor.execute(
+            f"SELECT {', '.join([*keys, *sums])} FROM penstock.staged"  # noqa: S608 - numbers
+            f" WHERE part = ANY (%s::uuid[]) GROUP BY {', '.join(keys)}".encode(),
+            [list(staged.parts)],
+        )
+        while rows := cursor.fetchmany(MOST_IN_DRIVER):
+            yield {row[:width]: row[width:] for row in rows if any(row[width:])}
+
+
+def _keys(staged: Staged, target: TargetTable) -> list[str]:
+    return [f"keys[{staged.dimensions.index(column.name) + 1}]" for column in target.dimensions]
+
+
+def _amount(staged: Staged, name: str) -> str:
+    return f"amounts[{staged.measures.index(name) + 1}]"
+
+
+def _lines(aggregate: str, part: str, table: pa.Table, width: int) -> memoryview:
+    columns = {
+        "aggregate": pa.repeat(aggregate, len(table)),
+        "part": pa.repeat(part, len(table)),
+        "keys": _array([_quoted(column) for column in table.columns[:width]], len(table)),
+        "amounts": _array(
+            [column.cast(pa.string()) for column in table.columns[width:]], len(table)
+        ),
+    }
+    buffer = io.BytesIO()
+    csv.write_csv(pa.table(columns), buffer, _CSV)
+    return buffer.getbuffer()
+
+
+def _array(columns: Sequence[pa.ChunkedArray], rows: int) -> pa.ChunkedArray | pa.Array:
+    """As Postgres reads an array."""
+    if not columns:
+        return pa.repeat("{}", rows)
+    joined = pc.binary_join_element_wise(
+        *columns, ",", null_handling="replace", null_replacement="NULL"
+    )
+    return pc.binary_join_element_wise("{", joined, "}", "")
+
+
+def _quoted(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+    return pc.binary_join_element_wise('"', escaped, '"', "")
