@@ -49,21 +49,35 @@ def walk(
     A tuple is its number of columns and then, one after the other, their kind and what follows. It
     ends before its message does, at `end`.
     """
-    found: dict[int, Cells] = {}
-    keep = frozenset(wanted)
     steps = columns if to_the_end else max(wanted, default=-1) + 1
     if (octets.uint16(at) != columns).any():
         raise ProtocolViolation("a row has another number of columns than its table", byte_pos=0)
-    at = at + 2
+    try:
+        found, at = _walk(octets, at + 2, steps, frozenset(wanted))
+    except IndexError:
+        found, at = {}, end + 1
+    # Nothing leads back, so to look once is enough.
+    if (at > end).any():
+        raise ProtocolViolation("a row goes beyond the end of its message", byte_pos=0)
+    return found, at
+
+
+def _walk(
+    octets: Octets, at: Positions, steps: int, keep: Collection[int]
+) -> tuple[dict[int, Cells], Positions]:
+    found: dict[int, Cells] = {}
     for index in range(steps):
         kind = octets.uint8(at)
         has_text = kind == TEXT
-        if not (has_text | (kind == NULL) | (kind == UNCHANGED)).all():
+        length = octets.uint32(at + 1)
+        start = at + 5
+        if has_text.all():
+            at = start + length
+        elif (has_text | (kind == NULL) | (kind == UNCHANGED)).all():
+            length = np.where(has_text, length, 0)
+            at = np.where(has_text, start + length, at + 1)
+        else:
             raise ProtocolViolation("a value is neither text, NULL nor unchanged", byte_pos=0)
-        length = np.where(has_text, octets.uint32(at + 1), 0)
         if index in keep:
-            found[index] = Cells(kind, at + 5, length)
-        at = at + np.where(has_text, length + 5, 1)
-        if (at > end).any():
-            raise ProtocolViolation("a row goes beyond the end of its message", byte_pos=0)
+            found[index] = Cells(kind, start, length)
     return found, at
