@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -33,6 +33,8 @@ CREATE TABLE ft_service_stats (service_id uuid, template_id uuid, notification_t
 """
 PUBLICATION = "bench"
 _START_S = 60.0
+# Raises what ended the job, if something has.
+Check: TypeAlias = Callable[[], None]
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:
@@ -103,7 +105,7 @@ def capturing(config: Config, directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def following(config: Config, spark: SparkSession) -> Iterator[None]:
+def following(config: Config, spark: SparkSession) -> Iterator[Check]:
     """The job, in a thread."""
     job = Job(config, spark)
     failed: list[BaseException] = []
@@ -114,21 +116,27 @@ def following(config: Config, spark: SparkSession) -> Iterator[None]:
         except BaseException as error:  # noqa: BLE001 - raised below, by who waits
             failed.append(error)
 
-    thread = threading.Thread(target=run, name="job")
-    thread.start()
-    try:
-        yield
-    finally:
-        job.stop()
-        thread.join()
+    def check() -> None:
         if failed:
             raise failed[0]
 
+    thread = threading.Thread(target=run, name="job")
+    thread.start()
+    try:
+        yield check
+    finally:
+        job.stop()
+        thread.join()
+    check()
 
-def applied(connection: psycopg.Connection[Any], lsn: Lsn, *, within_s: float = 600.0) -> None:
+
+def applied(
+    connection: psycopg.Connection[Any], lsn: Lsn, check: Check, *, within_s: float = 600.0
+) -> None:
     """Until the aggregate is live and has applied everything up to a position."""
     deadline = time.monotonic() + within_s
     while True:
+        check()
         row = connection.execute(
             "SELECT applied_lsn >= %s AND state = 'live' FROM penstock.progress", [str(lsn)]
         ).fetchone()

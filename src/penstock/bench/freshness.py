@@ -68,8 +68,8 @@ def bench_freshness(
         stack.enter_context(capturing(config, root))
         progress("starting Spark")
         spark = stack.enter_context(job_session(root / "spark", interrupts, master="local[2]"))
-        stack.enter_context(following(config, spark))
-        applied(connection, flushed(connection))
+        check = stack.enter_context(following(config, spark))
+        applied(connection, flushed(connection), check)
         progress(f"{rate:,} changes a second, {warm_up_s:g} s to warm up, then {seconds:g} s")
         # In processes of their own: neither may take the job's time.
         others = stack.enter_context(ProcessPoolExecutor(2, multiprocessing.get_context("spawn")))

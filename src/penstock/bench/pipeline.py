@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from penstock.bench.backlog import Backlog
-from penstock.bench.counting import applied, capturing, configured, following, prepare
+from penstock.bench.counting import Check, applied, capturing, configured, following, prepare
 from penstock.bench.polling import TABLE as POLLED
 from penstock.bench.polling import poll
 from penstock.bench.progress import Progress
@@ -84,16 +84,16 @@ def bench_pipeline(
         with capturing(config, root):
             progress("starting Spark")
             spark = stack.enter_context(job_session(root / "spark", interrupts, master="local[2]"))
-            stack.enter_context(following(config, spark))
-            applied(connection, ZERO)
+            check = stack.enter_context(following(config, spark))
+            applied(connection, ZERO, check)
             progress(f"small transactions for {warm_up_s:g} s, to warm up")
             _trickle(connection, warm_up_s)
-            applied(connection, flushed(connection))
+            applied(connection, flushed(connection), check)
         poll(server.dsn(), _POLLED, flushed(connection))
         for number in range(repeats + 1):
             # The first, of a fifth, is to warm up.
             size = changes if number else changes // 5
-            run = _run(server, connection, config, number, size, progress)
+            run = _run(server, connection, config, check, number, size, progress)
             if number:
                 runs.append(run)
         version = server.full_version
@@ -133,6 +133,7 @@ def _run(
     server: EmbeddedPostgres,
     connection: psycopg.Connection[Any],
     config: Config,
+    check: Check,
     number: int,
     changes: int,
     progress: Progress,
@@ -146,7 +147,7 @@ def _run(
     with capturing(config, config.log.path.parent):
         _await_reader(connection, _OURS)
         started = time.perf_counter()
-        applied(connection, end)
+        applied(connection, end, check)
         ours_s = time.perf_counter() - started
     peer_s = pg_recvlogical(Backlog(server, (peer,), end, changes), peer).seconds
     started = time.perf_counter()
