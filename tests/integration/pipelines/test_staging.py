@@ -10,7 +10,7 @@ import pytest
 
 from penstock.pipelines.staging import put_table
 from support.database import Database
-from support.targets import Follower, with_tables
+from support.targets import Deltas, Follower, with_tables
 
 STATS = (
     "CREATE TABLE stats (service text, status text, count bigint NOT NULL,"
@@ -28,7 +28,9 @@ def follower(database: Database) -> Iterator[Follower]:
 
 
 def test_keys_arrive_as_they_were(follower: Follower) -> None:  # M5.3
-    keys = {(service, status): n for n, service in enumerate(ODD, 1) for status in (*ODD, None)}
+    keys: Deltas = {
+        (service, status): n for n, service in enumerate(ODD, 1) for status in (*ODD, None)
+    }
     follower.add(keys)
     assert follower.shown() == keys
 
