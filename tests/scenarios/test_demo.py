@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.marks import processes_with
+from support.repeats import SOAK
 from support.waiting import eventually
 
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -64,8 +65,9 @@ def load_runs(said: Path, _directory: Path, _mark: str) -> bool:
     [
         (postgres_starts, signal.SIGTERM),
         (java_starts, signal.SIGINT),
-        (spark_plans_the_first_batch, signal.SIGTERM),
         (load_runs, signal.SIGINT),
+        # Like the moment after it, and as long to wait for.
+        *([(spark_plans_the_first_batch, signal.SIGTERM)] if SOAK else []),
     ],
 )
 def test_an_interrupted_demo_ends_at_once_and_leaves_nothing(

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import local_session
+from support.applications import JAVA
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,6 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_session("penstock tests")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
+        session = local_session("penstock tests")
     yield session
     session.stop()

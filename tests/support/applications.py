@@ -27,7 +27,7 @@ APPS = Path(__file__).parents[1] / "spark" / "apps"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # A test waits for JVMs to start more than for anything else: no time to optimise what runs once.
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Application:
@@ -101,7 +101,7 @@ def application(
             "PATH": _PATH,
             "TMPDIR": str(scratch),
             "SPARK_LOCAL_DIRS": str(scratch),
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch} {_JAVA}",
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch} {JAVA}",
             **(environment or {}),
         },
         directory,

@@ -82,7 +82,7 @@ def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
         stack.enter_context(_capturing(config))
         console.print("4. Starting Spark (this takes about ten seconds)")
         spark = stack.enter_context(
-            throwaway_session("penstock demo", directory / "spark", interrupts)
+            throwaway_session("penstock demo", directory / "spark", interrupts, small_batches=True)
         )
         counts = Counts()
         query = interrupts.aside(lambda: _count_live(spark, config.log.path, counts, directory))
