@@ -33,7 +33,10 @@ def aggregate(
 def reset(
     name: Annotated[str, typer.Argument(help="The aggregate.")], config: ConfigPath = None
 ) -> None:
-    """Seed one aggregate anew from the source's tables, while everything else goes on."""
+    """Seed one aggregate anew from the source's tables, while everything else goes on.
+
+    One with seed = false is emptied instead, and counts what changes from now on.
+    """
     loaded = configuration.load(config)
     (chosen,) = _chosen(loaded, [name])
     from penstock.pipelines.running import spark_when_needed
@@ -47,7 +50,10 @@ def reset(
             on_rows=lambda rows: stderr.print(f"  {rows:,} rows read", markup=False),
             on_wait=lambda who: stderr.print(f"  waiting for {'; '.join(map(str, who))}"),
         )
-    stdout.print(f"{name} is seeded at {done.lsn}, with {done.rows:,} combinations", markup=False)
+    outcome = f"is seeded at {done.lsn}, with {done.rows:,} combinations"
+    if not chosen.seed:
+        outcome = f"is empty, and counts what commits after {done.lsn}"
+    stdout.print(f"{name} {outcome}", markup=False)
 
 
 def verify(

@@ -13,7 +13,7 @@ from support.capturing import capture_config
 from support.changes import changes, commits_of_server, must_match_journal
 from support.database import Database
 from support.oracle import Mirror
-from support.processes import CaptureProcess, capture_process
+from support.processes import PenstockProcess, capture_process
 from support.proxy import Proxy
 from support.repeats import repeats
 from support.waiting import eventually
@@ -67,7 +67,7 @@ def test_the_log_equals_what_committed_after_all_of_it(
 
 def strike(
     fault: str,
-    process: CaptureProcess,
+    process: PenstockProcess,
     server: EmbeddedPostgres,
     proxy: Proxy,
     chance: random.Random,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.config import Config
 from penstock.errors import (
     ConfigInvalidValue,
     NotSeeded,
@@ -19,78 +15,15 @@ from penstock.errors import (
     ProgressGap,
     TableTruncated,
 )
-from penstock.lsn import Lsn
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
-from support.capturing import capturing
 from support.database import Database
+from support.jobs import captured, caught_up, job
 from support.notify import AGGREGATE, PLAIN, SCHEMA, Notifications, differences, notify_config
 from support.waiting import eventually
 
 TARGETS = ("ft_all", "ft_service_stats", "ft_by_date")
-
-
-class RunningJob:
-    """A job in a thread of the test."""
-
-    def __init__(self, config: Config, spark: SparkSession) -> None:
-        self.job = Job(config, spark)
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="job")
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.job.run()
-        except BaseException as error:  # noqa: BLE001 - for the test to look at
-            self.error = error
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        self.job.stop()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def failed(self) -> BaseException:
-        self._thread.join(60)
-        assert self.error is not None
-        return self.error
-
-
-@contextmanager
-def job(config: Config, spark: SparkSession) -> Iterator[RunningJob]:
-    running = RunningJob(config, spark)
-    try:
-        yield running
-    finally:
-        running.stop()
-
-
-@contextmanager
-def captured(config: Config) -> Iterator[None]:
-    """Capture runs, and the log is there."""
-    with capturing(config) as running:
-        running.connected()
-        yield
-
-
-def caught_up(database: Database, running: RunningJob | None = None) -> None:
-    """Until all aggregates have applied everything that has committed."""
-    now = database.wal_position()
-
-    def applied() -> bool:
-        if running is not None and running.error is not None:
-            raise running.error
-        found = database.rows("SELECT applied_lsn::text, state FROM penstock.progress")
-        return bool(found) and all(
-            Lsn.parse(lsn) >= now and state == "live" for lsn, state in found
-        )
-
-    eventually(applied, f"everything up to {now} is applied", within_s=120)
 
 
 @pytest.fixture

@@ -14,14 +14,19 @@ def command_lines() -> list[str]:
 
 def processes_with(mark: str) -> list[str]:
     """The command lines of all processes that inherited `mark` in their environment."""
-    found = []
+    return list(lines_by_pid(mark).values())
+
+
+def lines_by_pid(mark: str) -> dict[int, str]:
+    """As `processes_with`, by their numbers."""
+    found = {}
     for process in _processes():
         try:
             inherited = mark.encode() in (process / "environ").read_bytes()
         except OSError:
             continue
         if inherited and (line := _command_line(process)) is not None:
-            found.append(line)
+            found[int(process.name)] = line
     return found
 
 

@@ -1,8 +1,16 @@
-"""A notification service in small: tables, declared aggregates, load, and what GROUP BY says."""
+"""A notification service in small: tables, declared aggregates, load, and what GROUP BY says.
+
+`TARGETS` makes what a target's database needs, `SCHEMA` everything, for both in one.
+"""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +31,7 @@ _COLUMNS = """
     created_at timestamptz NOT NULL,
     price numeric(10, 4)
 """
-SCHEMA = (
-    f"CREATE TABLE notifications ({_COLUMNS})",
-    f"CREATE TABLE notification_history ({_COLUMNS})",
-    "ALTER TABLE notifications REPLICA IDENTITY FULL",
-    "ALTER TABLE notification_history REPLICA IDENTITY FULL",
-    "CREATE PUBLICATION penstock FOR TABLE notifications, notification_history",
+TARGETS = (
     "CREATE SCHEMA penstock",
     *TABLES.values(),
     (
@@ -49,6 +52,23 @@ SCHEMA = (
         "CREATE TABLE ft_by_date (bst_date date UNIQUE NULLS NOT DISTINCT,"
         " count bigint NOT NULL DEFAULT 0, cost numeric NOT NULL DEFAULT 0)"
     ),
+    (
+        "CREATE TABLE ft_live (service_id uuid, notification_status text,"
+        " count bigint NOT NULL DEFAULT 0,"
+        " UNIQUE NULLS NOT DISTINCT (service_id, notification_status))"
+    ),
+    (
+        "CREATE TABLE ft_normal (hour integer UNIQUE NULLS NOT DISTINCT,"
+        " count bigint NOT NULL DEFAULT 0)"
+    ),
+)
+SCHEMA = (
+    f"CREATE TABLE notifications ({_COLUMNS})",
+    f"CREATE TABLE notification_history ({_COLUMNS})",
+    "ALTER TABLE notifications REPLICA IDENTITY FULL",
+    "ALTER TABLE notification_history REPLICA IDENTITY FULL",
+    "CREATE PUBLICATION penstock FOR TABLE notifications, notification_history",
+    *TARGETS,
 )
 LOCAL_DATE = "to_date(from_utc_timestamp(created_at, 'Europe/London'))"
 STATUSES = ("created", "sending", "sent", "delivered", "failed")
@@ -86,6 +106,20 @@ PLAIN: dict[str, Any] = {
     "dimensions": ["service_id", "template_id", "notification_type", "notification_status"],
     "targets": ["ft_service_stats"],
 }
+# Two that may be followed beside the first: a plain one, and one with a filter.
+LIVE: dict[str, Any] = {
+    "name": "live",
+    "sources": ["notifications"],
+    "dimensions": ["service_id", "notification_status"],
+    "targets": ["ft_live"],
+}
+NORMAL: dict[str, Any] = {
+    "name": "normal_by_hour",
+    "sources": ["notifications"],
+    "filter": "key_type = 'normal'",
+    "dimensions": {"hour": "hour(created_at)"},
+    "targets": ["ft_normal"],
+}
 # What each target should be.
 _LOCAL = "(created_at AT TIME ZONE 'Europe/London')::date"
 _BOTH = "(TABLE notifications UNION ALL TABLE notification_history)"
@@ -112,14 +146,28 @@ _TRUTHS = {
         "bst_date, count, cost",
         f"SELECT {_LOCAL}, count(*), coalesce(sum(price), 0) FROM {_BOTH} AS n GROUP BY 1",
     ),
+    "ft_live": (
+        "service_id, notification_status, count",
+        "SELECT service_id, notification_status, count(*) FROM notifications GROUP BY 1, 2",
+    ),
+    "ft_normal": (
+        "hour, count",
+        (
+            "SELECT extract(hour FROM created_at AT TIME ZONE 'UTC')::int, count(*)"
+            " FROM notifications WHERE key_type = 'normal' GROUP BY 1"
+        ),
+    ),
 }
 
 
-def notify_config(database: Database, path: Path, *aggregates: dict[str, Any]) -> Config:
+def notify_config(
+    database: Database, path: Path, *aggregates: dict[str, Any], dsn: str | None = None
+) -> Config:
+    """`dsn`: another way to the database."""
     return Config.model_validate(
         {
             "source": {
-                "dsn": database.dsn(),
+                "dsn": dsn or database.dsn(),
                 "tables": ["notifications", "notification_history"],
                 "keepalive_interval_s": 0.1,
             },
@@ -130,16 +178,21 @@ def notify_config(database: Database, path: Path, *aggregates: dict[str, Any]) -
     )
 
 
-def differences(connection: psycopg.Connection[Any], target: str) -> int:
-    """How many rows of a target are not what GROUP BY says; rows of zero do not count."""
+def differences(
+    connection: psycopg.Connection[Any],
+    target: str,
+    at: psycopg.Connection[Any] | None = None,
+) -> int:
+    """How many rows of a target are not what GROUP BY says; rows of zero do not count.
+
+    `at`: to the database with the target, if it is another one. Nothing happens meanwhile.
+    """
     columns, truth = _TRUTHS[target]
-    shown = f"SELECT {columns} FROM {target} WHERE count <> 0"
-    row = connection.execute(
-        f"SELECT count(*) FROM ((({shown}) EXCEPT ({truth})) UNION ALL"
-        f" (({truth}) EXCEPT ({shown}))) AS different".encode()
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    shown = (at or connection).execute(f"SELECT {columns} FROM {target} WHERE count <> 0".encode())
+    expected = connection.execute(truth.encode())
+    different = Counter(shown.fetchall())
+    different.subtract(expected.fetchall())
+    return sum(map(abs, different.values()))
 
 
 class Notifications:
@@ -199,3 +252,36 @@ class Notifications:
             " (SELECT id FROM notification_history ORDER BY random() LIMIT %s)",
             [count // 3],
         )
+
+
+@contextmanager
+def working(database: Database, seed: int) -> Iterator[None]:
+    """Random work beside the block, whatever happens to the server meanwhile."""
+    done = threading.Event()
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        chance = random.Random(seed)
+        try:
+            while not done.is_set():
+                try:
+                    with database.connect() as connection:
+                        notifications = Notifications(connection, chance.randrange(2**32))
+                        while not done.is_set():
+                            notifications.work(1)
+                            time.sleep(chance.uniform(0.0, 0.1))
+                except (psycopg.OperationalError, psycopg.Rollback):
+                    # The server is down or was, perhaps while it rolled back: a client tries again.
+                    time.sleep(0.02)
+        except BaseException as error:  # noqa: BLE001 - for the test to raise
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="work")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    if failure:
+        raise failure[0]

@@ -18,38 +18,42 @@ _PENSTOCK = Path(sys.executable).parent / "penstock"
 _TESTS = Path(__file__).parents[1]
 
 
-class CaptureProcess:
-    """A capture that can be killed and started again, as often as the test likes."""
+class PenstockProcess:
+    """A service that can be killed and started again, as often as the test likes."""
 
     def __init__(
         self,
+        command: str,
         config: Config,
         directory: Path,
         *,
         environ: Mapping[str, str] | None = None,
         impatient: bool = False,
     ) -> None:
-        """`directory`: for its configuration and what it says.
+        """`command`: `capture` or `aggregate`.
+
+        `directory`: for its configuration and what it says.
 
         `impatient`: it gives up at once what it would try again for a minute.
         """
-        self._directory = directory
+        self._command = command
         self._environ = {**_environment(), **(environ or {})}
         self._program: list[str | Path] = [_PENSTOCK]
         if impatient:
             self._program = [sys.executable, "-m", "support.impatient"]
             before = self._environ.get("PYTHONPATH")
             self._environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_TESTS), before)))
-        self._said = directory / "capture.err"
+        self._said = directory / f"{command}.err"
+        self._file = directory / f"{command}.toml"
         self._process: subprocess.Popen[bytes] | None = None
         self.kills = 0
-        (directory / "capture.toml").write_text(_toml(config))
+        self._file.write_text(_toml(config))
 
     def start(self) -> None:
         self.reap()
         with self._said.open("ab") as said:
             self._process = subprocess.Popen(
-                [*self._program, "capture", "--config", self._directory / "capture.toml"],
+                [*self._program, self._command, "--config", self._file],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -59,7 +63,7 @@ class CaptureProcess:
     def kill(self) -> None:
         """SIGKILL: nothing of it runs any more, and nothing was tidied up."""
         process = self._running()
-        assert process.poll() is None, f"capture had ended by itself: {self.said()}"
+        assert process.poll() is None, f"{self._command} had ended by itself: {self.said()}"
         process.kill()
         process.wait(10)
         self.kills += 1
@@ -73,9 +77,14 @@ class CaptureProcess:
     def failure(self, *, within_s: float = 15.0) -> str:
         """What it said when it ended with an error by itself."""
         process = self._running()
-        eventually(lambda: process.poll() is not None, "capture ends", within_s=within_s)
+        ended = f"{self._command} ends"
+        eventually(lambda: process.poll() is not None, ended, within_s=within_s)
         assert process.returncode == 2, self.said()
         return self.said()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._running().poll() is not None
 
     def said(self) -> str:
         return self._said.read_text(errors="replace")[-2000:]
@@ -98,11 +107,17 @@ def capture_process(
     *,
     environ: Mapping[str, str] | None = None,
     impatient: bool = False,
-) -> Iterator[CaptureProcess]:
-    process = CaptureProcess(config, directory, environ=environ, impatient=impatient)
+) -> Iterator[PenstockProcess]:
+    process = PenstockProcess("capture", config, directory, environ=environ, impatient=impatient)
+    with started(process):
+        yield process
+
+
+@contextmanager
+def started(process: PenstockProcess) -> Iterator[None]:
     process.start()
     try:
-        yield process
+        yield
     finally:
         process.reap()
 
@@ -126,7 +141,23 @@ def _toml(config: Config) -> str:
         f"segment_mib = {log.segment_mib}",
         f"min_age_h = {log.min_age_h}",
     ]
+    for aggregate in config.aggregate:
+        given = aggregate.model_dump(mode="json", exclude_none=True, exclude={"target_dsn"})
+        if aggregate.target_dsn is not None:
+            given["target_dsn"] = aggregate.target_dsn.get_secret_value()
+        lines.append("[[aggregate]]")
+        lines += (f"{name} = {_value(value)}" for name, value in given.items())
     return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    """As TOML, which is not JSON in one thing only."""
+    match value:
+        case dict():
+            return f"{{{', '.join(f'{json.dumps(k)} = {_value(v)}' for k, v in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value)
 
 
 def _environment() -> dict[str, str]:

@@ -75,7 +75,11 @@ class Follower:
             begin(self.connection, self.config, LOG, Lsn(100))
             self.connection.execute("UPDATE penstock.progress SET state = 'live'")
         self.aggregate = Aggregate(
-            self.config.name, read_targets(self.connection, self.config), seeded, epoch=0
+            self.config.name,
+            read_targets(self.connection, self.config),
+            seeded,
+            epoch=0,
+            fingerprint=self.config.fingerprint,
         )
 
     def __enter__(self) -> Follower:

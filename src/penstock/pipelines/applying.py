@@ -62,6 +62,8 @@ class Aggregate:
     seeded: bool
     # Of this job: a newer one fences it.
     epoch: int
+    # Of its declaration, as this job knows it.
+    fingerprint: str
 
 
 def apply(
@@ -74,7 +76,13 @@ def apply(
     """Apply what the targets do not have yet; afterwards they are at the batch's end."""
     with connection.transaction():
         progress = read_progress(connection, aggregate.name, lock=True)
-        decision = decide(covered, progress, name=aggregate.name, epoch=aggregate.epoch)
+        decision = decide(
+            covered,
+            progress,
+            name=aggregate.name,
+            epoch=aggregate.epoch,
+            fingerprint=aggregate.fingerprint,
+        )
         if decision == "skip" or progress is None:
             return Applied("skip")
         if decision == "read":

@@ -25,7 +25,9 @@ class Covered:
     end: Lsn
 
 
-def decide(covered: Covered, progress: Progress | None, *, name: str, epoch: int) -> Decision:
+def decide(
+    covered: Covered, progress: Progress | None, *, name: str, epoch: int, fingerprint: str
+) -> Decision:
     """Raises the named error of what must not be applied."""
     if progress is None:
         raise NotSeeded(
@@ -49,6 +51,12 @@ def decide(covered: Covered, progress: Progress | None, *, name: str, epoch: int
     applied = progress.applied_lsn
     if progress.state == "seeding" or covered.end <= applied:
         return "skip"
+    if progress.fingerprint != fingerprint:
+        raise PipelineFenced(
+            f"aggregate {name} was reset for another declaration than this job has",
+            remedy="Start the job again, with the configuration that the reset had",
+            aggregate=name,
+        )
     if covered.start == applied:
         return "apply"
     if covered.start < applied or progress.state == "seeded":

@@ -32,6 +32,7 @@ from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import check_expressions
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
+from penstock.pipelines.passing import may_pass, pauses_s
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
@@ -83,7 +84,7 @@ class Job:
         self._log = LogReader(config.log.path)
         self._log_id = str(self._log.identity.log_id)
         self._stopping = threading.Event()
-        self._failure: PenstockError | None = None
+        self._failure: Exception | None = None
         self._writers: list[Writer] = []
         self._bound: list[Bound] = []
         # The end of the last batch.
@@ -133,20 +134,34 @@ class Job:
         def seed_all() -> None:
             try:
                 for writer in self._writers:
-                    if writer.needs_seed and not self._stopping.is_set():
-                        _LOG.info("seeding", aggregate=writer.name)
-                        done = seed(self._config, writer.config, lambda: self._spark)
-                        _LOG.info("seeded", aggregate=writer.name, at=str(done.lsn))
-            except PenstockError as error:
+                    if writer.needs_seed:
+                        self._seed(writer)
+            except Exception as error:  # noqa: BLE001 - raised by `run`
                 self._failure = error
-                self._stopping.set()
 
         thread = threading.Thread(target=seed_all, name="seeding", daemon=True)
         thread.start()
         try:
             yield
         finally:
+            self._stopping.set()
             thread.join()
+
+    def _seed(self, writer: Writer) -> None:
+        """Try until it is done, or what is wrong will not pass, or the job stops."""
+        pauses = pauses_s()
+        while not self._stopping.is_set():
+            _LOG.info("seeding", aggregate=writer.name)
+            try:
+                done = seed(self._config, writer.config, lambda: self._spark)
+            except Exception as error:
+                if not may_pass(error):
+                    raise
+                _LOG.warning("not seeded, trying again", aggregate=writer.name, reason=str(error))
+                self._stopping.wait(next(pauses))
+            else:
+                _LOG.info("seeded", aggregate=writer.name, at=str(done.lsn))
+                return
 
     @contextmanager
     def _following(self) -> Iterator[StreamingQuery]:
@@ -246,5 +261,9 @@ class Job:
     def _check(self, query: StreamingQuery) -> None:
         if self._failure is not None:
             raise self._failure
+        # First, for one that fails has its error before it is no longer active.
+        is_active = query.isActive
         if (error := query.exception()) is not None:
             raise original(error) or SparkFailed("the query failed", str(error)) from error
+        if not is_active:
+            raise SparkFailed("the query was stopped by somebody else", "")

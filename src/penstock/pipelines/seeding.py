@@ -1,5 +1,7 @@
 """Begins an aggregate with the rows that are there, while everything else goes on (M5.5).
 
+One that is declared without seeding begins with nothing, at the end of the log.
+
 Steps, and what a crash at each leaves: the progress row says `seeding`, so that no job applies
 anything (a crash: it says so still, and the next seeding starts over); the log keeps what comes
 from now on, for a consumer registered under the aggregate's name; a snapshot at an exact position
@@ -30,6 +32,7 @@ from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.target_tables import read_targets, unwritable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
+from penstock.postgres.failures import translated
 from penstock.postgres.snapshots import snapshot
 from penstock.postgres.tables import read_tables
 from penstock.postgres.waiting import OnWait
@@ -49,7 +52,10 @@ def seed(
     on_rows: OnRows = lambda _: None,
     on_wait: OnWait = lambda _: None,
 ) -> Seeded:
-    """The targets as the source is at one position, which becomes theirs."""
+    """The targets as the source is at one position, which becomes theirs.
+
+    Without seeding they are emptied, and what changes from now on counts.
+    """
     log = LogReader(config.log.path)
     log_id = str(log.identity.log_id)
     target_dsn = aggregate.conninfo(config.source.conninfo)
@@ -59,13 +65,24 @@ def seed(
         # It may have been released, or be of another log: seeding is the remedy for both.
         consumers.forget(log.storage, consumer_of(aggregate.name))
         consumers.register(log.storage, consumer_of(aggregate.name), log_id, log.end().lsn)
-        with snapshot(config.source.conninfo, on_wait=on_wait) as source:
+        if not aggregate.seed:
+            with _writing(aggregate.name):
+                return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
+        with (
+            snapshot(config.source.conninfo, on_wait=on_wait) as source,
+            translated(f"read the tables of aggregate {aggregate.name}"),
+        ):
             _check_log_goes_on(log, source.lsn, aggregate.name)
             tables = read_tables(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types_of(tables), source.lsn)
             sums = true_sums(source.connection, bound, spark, on_rows)
         with _writing(aggregate.name):
             return _write(target, aggregate, sums, source.lsn)
+
+
+def _nothing(aggregate: AggregateConfig) -> pa.Table:
+    dimensions = {name: pa.array([], pa.string()) for name in aggregate.dimensions}
+    return pa.table(dimensions | {name: pa.array([], pa.int64()) for name in aggregate.measures})
 
 
 @contextmanager
@@ -124,7 +141,9 @@ def _write(
             target.execute(f"DELETE FROM {table.table.sql}".encode())  # noqa: S608 - quoted
         add_batch(
             target,
-            Aggregate(aggregate.name, tables, seeded=True, epoch=0),
+            Aggregate(
+                aggregate.name, tables, seeded=True, epoch=0, fingerprint=aggregate.fingerprint
+            ),
             _batch(target, aggregate, sums),
         )
         target.execute(

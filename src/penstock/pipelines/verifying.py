@@ -252,5 +252,11 @@ def _repair(
                     missing = each.expected - each.found if column.name == each.measure else 0
                     sums[column.name].append(Decimal(missing))
             if ours:
-                only = Aggregate(aggregate.name, (table,), seeded=True, epoch=now.epoch)
+                only = Aggregate(
+                    aggregate.name,
+                    (table,),
+                    seeded=True,
+                    epoch=now.epoch,
+                    fingerprint=now.fingerprint,
+                )
                 add_batch(target, only, Batch(pa.table(sums)))

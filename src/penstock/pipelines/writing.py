@@ -10,23 +10,18 @@ from typing import Any, Self
 
 import psycopg
 import structlog
-from psycopg import errors as pg
 
 from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
-from penstock.errors import (
-    ConnectionLost,
-    NotSeeded,
-    PipelineFenced,
-    SourceUnavailable,
-)
+from penstock.errors import NotSeeded, PipelineFenced
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.passing import PASSING, pauses_s
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
 from penstock.pipelines.target_tables import read_targets, unwritable
@@ -35,16 +30,6 @@ from penstock.postgres.connect import connect
 from penstock.sections import Dsn
 
 _LOG = structlog.get_logger()
-# What may pass: the connection, or the others' transactions.
-_PASSING = (
-    psycopg.OperationalError,
-    pg.SerializationFailure,
-    pg.DeadlockDetected,
-    SourceUnavailable,
-    ConnectionLost,
-)
-_FIRST_PAUSE_S = 0.1
-_LAST_PAUSE_S = 10.0
 # A job that was killed a moment ago may still be known to the server.
 _CLAIM_S = 10.0
 _REGISTER_EVERY_S = 1.0
@@ -97,20 +82,19 @@ class Writer(Closing):
         read_again: Callable[[Covered], Batch],
     ) -> Applied | None:
         """Try until it is done, or what is wrong will not pass. None: stopped meanwhile."""
-        pause_s = _FIRST_PAUSE_S
+        pauses = pauses_s()
         while not self._stopping.is_set():
             try:
                 connection = self._connected()
                 assert self._aggregate is not None  # noqa: S101 - it is claimed
                 applied = apply(connection, self._aggregate, covered, compute, read_again)
-            except _PASSING as error:
+            except PASSING as error:
                 _LOG.warning(
                     "target not written, trying again",
                     aggregate=self.name,
                     error=type(error).__name__,
                 )
-                self._stopping.wait(pause_s)
-                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+                self._stopping.wait(next(pauses))
             except psycopg.Error as error:
                 raise unwritable(self.name, error) from error
             else:
@@ -163,7 +147,9 @@ class Writer(Closing):
         assert progress is not None  # noqa: S101 - it was there just now
         if progress.state != "seeding":
             self._check(progress)
-        self._aggregate = Aggregate(self.name, targets, self.config.seed, progress.epoch)
+        self._aggregate = Aggregate(
+            self.name, targets, self.config.seed, progress.epoch, self.config.fingerprint
+        )
         return progress
 
     def _begin(self, connection: psycopg.Connection[Any]) -> None:

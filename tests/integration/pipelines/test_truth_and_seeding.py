@@ -460,6 +460,16 @@ def test_seeding_replaces_what_was_there_with_what_is_there_now(
     ]
 
 
+def test_without_seeding_a_reset_empties_and_begins_at_the_end_of_the_log(
+    source: Database, tmp_path: Path
+) -> None:  # M5.4, M5.5
+    source.run("INSERT INTO stats VALUES ('s', 'a', 77)")
+    done = seed(config_of(source, tmp_path), declared(seed=False), no_spark)
+    assert done == Seeded(LogReader(tmp_path).end().lsn, rows=0)
+    assert shown(source) == {}
+    assert state(source) == ("seeded", done.lsn)
+
+
 @on_18
 @pytest.mark.parametrize("foreign", [False, True])
 def test_seeding_is_the_remedy_for_a_consumer_that_was_released_or_is_of_another_log(

@@ -16,10 +16,17 @@ from penstock.pipelines.deciding import Covered, Decision, decide
 LOG, OTHER = "0a", "0b"
 
 
-def at(lsn: int, state: State = "live", *, log: str = LOG, epoch: int = 3) -> Progress:
+def at(
+    lsn: int,
+    state: State = "live",
+    *,
+    log: str = LOG,
+    epoch: int = 3,
+    fingerprint: str = "f",
+) -> Progress:
     return Progress(
         aggregate="counts",
-        fingerprint="f",
+        fingerprint=fingerprint,
         log_id=log,
         applied=str(Lsn(lsn)),
         state=state,
@@ -31,7 +38,8 @@ def at(lsn: int, state: State = "live", *, log: str = LOG, epoch: int = 3) -> Pr
 
 
 def decided(start: int, end: int, progress: Progress | None) -> Decision:
-    return decide(Covered(LOG, Lsn(start), Lsn(end)), progress, name="counts", epoch=3)
+    covered = Covered(LOG, Lsn(start), Lsn(end))
+    return decide(covered, progress, name="counts", epoch=3, fingerprint="f")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,9 @@ def test_a_batch_that_begins_after_the_target_s_position_is_a_gap() -> None:  # 
         (None, NotSeeded, "no row in penstock.progress"),
         (at(100, epoch=4), PipelineFenced, "another job has taken over"),
         (at(100, epoch=2), PipelineFenced, "another job has taken over"),
+        # Also where a reset was done before the configuration of the running job was exchanged.
+        (at(100, "seeded", fingerprint="g"), PipelineFenced, "reset for another declaration"),
+        (at(50, fingerprint="g"), PipelineFenced, "reset for another declaration"),
         # Positions of another log are not compared, whatever they are (M3.9).
         (at(100, log=OTHER), NotSeeded, "a position of log 0b, and this is log 0a"),
         (at(10, log=OTHER), NotSeeded, "a position of log 0b"),

@@ -1,0 +1,307 @@
+"""What aggregates depend on fails or is strange: they wait, go on by themselves, and stay exact."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import PipelineFenced
+from penstock.pipelines import job as job_module
+from penstock.pipelines import seeding, staging
+from penstock.pipelines.job import Job
+from penstock.pipelines.seeding import seed
+from penstock.pipelines.spark_staging import stage
+from penstock.pipelines.truth import true_sums
+from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.spark.session import SparkFailed
+from support.database import Database
+from support.jobs import captured, caught_up, job
+from support.notify import (
+    AGGREGATE,
+    LIVE,
+    NORMAL,
+    SCHEMA,
+    TARGETS,
+    Notifications,
+    differences,
+    notify_config,
+)
+from support.proxy import Proxy
+from support.waiting import eventually
+
+OF_AGGREGATE = ("ft_all", "ft_service_stats", "ft_by_date")
+
+
+@pytest.fixture
+def prepared(database18: Database) -> Database:
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    return database18
+
+
+@pytest.fixture
+def proxy(prepared: Database) -> Iterator[Proxy]:
+    with Proxy(prepared.server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def other_server(_servers: Callable[[int], EmbeddedPostgres]) -> Iterator[Database]:
+    """A database of another server, of another version, with the targets only."""
+    with Database(_servers(16), "targets") as database:
+        database.run(*TARGETS)
+        yield database
+
+
+def test_a_target_that_is_away_for_a_while_gets_everything_once(
+    prepared: Database, proxy: Proxy, tmp_path: Path, spark: SparkSession
+) -> None:  # M1.2, M5.3
+    declared = {**LIVE, "target_dsn": proxy.through(prepared.dsn())}
+    config = notify_config(prepared, tmp_path / "log", declared)
+    with prepared.connect() as connection, captured(config), job(config, spark) as running:
+        work = Notifications(connection)
+        work.work(5)
+        caught_up(prepared, running)
+        proxy.refuse()
+        proxy.cut()
+        work.work(10)
+        # Whatever the targets do, what is in the log is confirmed.
+        now = prepared.wal_position()
+        eventually(lambda: prepared.confirmed("penstock") >= now, "capture confirms on")
+        applied = prepared.lsn("SELECT applied_lsn::text FROM penstock.progress")
+        assert applied < now
+        work.work(10)
+        assert running.running
+        proxy.refuse(False)
+        caught_up(prepared, running)
+        assert differences(connection, "ft_live") == 0
+
+
+def test_targets_on_another_server_are_seeded_and_followed(
+    prepared: Database, other_server: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3, M5.5
+    prepared.run("DROP SCHEMA penstock CASCADE", *(f"DROP TABLE {name}" for name in OF_AGGREGATE))
+    declared = {**AGGREGATE, "target_dsn": other_server.dsn()}
+    config = notify_config(prepared, tmp_path / "log", declared)
+    with (
+        prepared.connect() as connection,
+        other_server.connect() as target,
+        captured(config),
+    ):
+        work = Notifications(connection)
+        work.work(10)
+        for _ in range(2):
+            with job(config, spark) as running:
+                work.work(10)
+                caught_up(prepared, running, target=other_server)
+                for name in OF_AGGREGATE:
+                    assert differences(connection, name, target) == 0
+
+
+def test_large_results_go_from_executors_to_the_target_and_no_password_is_shown(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3, M5.7
+    # As if every batch and the rows to seed from were more than the driver takes.
+    monkeypatch.setattr(job_module, "SHARE_BYTES", 0)
+    monkeypatch.setattr(job_module, "MOST_IN_DRIVER", 3)
+    monkeypatch.setattr(staging, "MOST_IN_DRIVER", 3)
+    parts = []
+
+    def counted(*arguments: Any) -> staging.Staged:
+        parts.append(stage(*arguments))
+        return parts[-1]
+
+    monkeypatch.setattr(job_module, "stage", counted)
+    password = "s3cret-of-the-target"
+    declared = [
+        {**each, "target_dsn": prepared.dsn(password=password)} for each in (AGGREGATE, LIVE)
+    ]
+    config = notify_config(prepared, tmp_path / "log", *declared)
+    with prepared.connect() as connection, captured(config), job(config, spark) as running:
+        work = Notifications(connection)
+        for _ in range(3):
+            work.work(10)
+            caught_up(prepared, running)
+            for name in (*OF_AGGREGATE, "ft_live"):
+                assert differences(connection, name) == 0
+        assert sum(part.rows for part in parts) > 0
+        assert prepared.rows("SELECT * FROM penstock.staged") == []
+        assert password not in shown_by_spark(spark)
+
+
+def shown_by_spark(spark: SparkSession) -> str:
+    """Settings, plans of all statements and progress, which its UI and its event log show."""
+    progress = [one.json for query in spark.streams.active for one in query.recentProgress]
+    store = spark._jsparkSession.sharedState().statusStore()
+    executions = store.executionsList()
+    plans = [
+        f"{execution.description()} {execution.details()} {execution.physicalPlanDescription()}"
+        for execution in (executions.apply(number) for number in range(executions.size()))
+    ]
+    assert progress
+    assert any("penstock-staging" in plan.lower() for plan in plans)
+    settings = spark.sparkContext.getConf().getAll()
+    return json.dumps([progress, plans, settings, list(spark.conf.getAll.items())])
+
+
+def test_batches_with_other_boundaries_than_before_are_applied_from_where_the_target_is(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    both = notify_config(prepared, tmp_path / "log", AGGREGATE, NORMAL)
+    first = both.model_copy(update={"aggregate": both.aggregate[:1]})
+    again = []
+    read_again = Job._read_again
+
+    def noted(self: Job, number: int, covered: Any) -> Any:
+        again.append(number)
+        return read_again(self, number, covered)
+
+    with prepared.connect() as connection, captured(both):
+        work = Notifications(connection)
+        with job(both, spark) as running:
+            work.work(5)
+            caught_up(prepared, running)
+        # The second stays behind.
+        with job(first, spark) as running:
+            work.work(5)
+            now = prepared.wal_position()
+            where = "SELECT applied_lsn::text FROM penstock.progress WHERE aggregate = %s"
+            eventually(lambda: prepared.lsn(where, "notification_counts") >= now, "the first is on")
+        work.work(5)
+        monkeypatch.setattr(Job, "_read_again", noted)
+        with job(both, spark) as running:
+            caught_up(prepared, running)
+            for name in (*OF_AGGREGATE, "ft_normal"):
+                assert differences(connection, name) == 0
+        assert again == [0], "the first has a part of what the second needs"
+
+
+def test_a_checkpoint_that_is_gone_or_of_a_query_that_was_stopped_makes_no_difference(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    config = notify_config(prepared, tmp_path / "log", LIVE)
+    with prepared.connect() as connection, captured(config):
+        work = Notifications(connection)
+        with job(config, spark) as running:
+            work.work(5)
+            caught_up(prepared, running)
+            (checkpoint,) = scratch.glob("penstock-*/checkpoint")
+            # Not by the job. An earlier one may be listed for a moment longer than it runs.
+            (query,) = (query for query in spark.streams.active if query.isActive)
+            query.stop()
+            assert isinstance(running.failed(), SparkFailed)
+        assert not checkpoint.exists(), "nobody will ask what it says"
+        work.work(5)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            assert differences(connection, "ft_live") == 0
+            (checkpoint,) = scratch.glob("penstock-*/checkpoint")
+            checkpoint.rename(tmp_path / "gone")
+            work.work(5)
+        work.work(5)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            assert differences(connection, "ft_live") == 0
+
+
+@pytest.mark.parametrize("lost", ["source", "target"])
+def test_seeding_starts_over_when_a_connection_is_lost(
+    prepared: Database,
+    proxy: Proxy,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+) -> None:  # M5.5
+    through = proxy.through(prepared.dsn())
+    ways = {"source": (through, prepared.dsn()), "target": (prepared.dsn(), through)}[lost]
+    direct = notify_config(prepared, tmp_path / "log", LIVE)
+    config = notify_config(prepared, tmp_path / "log", {**LIVE, "target_dsn": ways[1]}, dsn=ways[0])
+    away = threading.Event()
+
+    def cut_first(*arguments: Any) -> Any:
+        if not away.is_set():
+            proxy.refuse()
+            proxy.cut()
+            away.set()
+        return true_sums(*arguments)
+
+    monkeypatch.setattr(seeding, "true_sums", cut_first)
+    with prepared.connect() as connection, captured(direct):
+        work = Notifications(connection)
+        work.work(10)
+        with job(config, spark) as running:
+            assert away.wait(30)
+            work.work(5)
+            assert running.running
+            assert prepared.value("SELECT state FROM penstock.progress") == "seeding"
+            proxy.refuse(False)
+            caught_up(prepared, running)
+            assert differences(connection, "ft_live") == 0
+
+
+def test_what_goes_wrong_in_seeding_and_will_not_pass_ends_the_job(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5, M7.3
+    config = notify_config(prepared, tmp_path / "log", LIVE)
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("something nobody thought of")
+
+    monkeypatch.setattr(seeding, "true_sums", broken)
+    with captured(config), job(config, spark) as running:
+        assert isinstance(running.failed(), ZeroDivisionError)
+
+
+def test_a_reset_without_seeding_counts_from_the_end_of_the_log_also_while_a_job_runs(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.4, M5.5
+    config = notify_config(prepared, tmp_path / "log", {**LIVE, "seed": False})
+    with prepared.connect() as connection, captured(config), job(config, spark) as running:
+        work = Notifications(connection)
+        caught_up(prepared, running)
+        work.insert(20)
+        caught_up(prepared, running)
+        assert prepared.value("SELECT sum(count) FROM ft_live") == 20
+        before = prepared.lsn("SELECT applied_lsn::text FROM penstock.progress")
+        done = seed(config, config.aggregate[0], lambda: spark)
+        assert (done.rows, done.lsn >= before) == (0, True)
+        assert prepared.rows("SELECT * FROM ft_live") == []
+        work.insert(3)
+        caught_up(prepared, running)
+        assert prepared.value("SELECT sum(count) FROM ft_live") == 3
+        assert prepared.rows("SELECT changes, clamped FROM penstock.progress") == [(3, 0)]
+
+
+def test_a_job_stops_when_its_aggregate_is_reset_for_another_declaration(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3
+    config = notify_config(prepared, tmp_path / "log", LIVE)
+    other = notify_config(
+        prepared, tmp_path / "log", {**LIVE, "sources": ["notifications", "notification_history"]}
+    )
+    with prepared.connect() as connection, captured(config):
+        work = Notifications(connection)
+        work.work(5)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            seed(other, other.aggregate[0], lambda: spark)
+            work.work(5)
+            error = running.failed()
+            assert isinstance(error, PipelineFenced)
+            assert "another declaration" in error.problem
+        with job(other, spark) as running:
+            caught_up(prepared, running)
+        assert prepared.value("SELECT sum(count) FROM ft_live") == prepared.value(
+            "SELECT count(*) FROM (TABLE notifications UNION ALL TABLE notification_history) AS n"
+        )
