@@ -153,7 +153,12 @@ class Job:
         while not self._stopping.is_set():
             _LOG.info("seeding", aggregate=writer.name)
             try:
-                done = seed(self._config, writer.config, lambda: self._spark)
+                done = seed(
+                    self._config,
+                    writer.config,
+                    lambda: self._spark,
+                    on_rows=partial(_tell_rows, writer.name),
+                )
             except Exception as error:
                 if not may_pass(error):
                     raise
@@ -267,3 +272,7 @@ class Job:
             raise original(error) or SparkFailed("the query failed", str(error)) from error
         if not is_active:
             raise SparkFailed("the query was stopped by somebody else", "")
+
+
+def _tell_rows(aggregate: str, rows: int) -> None:
+    _LOG.info("rows read", aggregate=aggregate, rows=rows)
