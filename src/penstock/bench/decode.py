@@ -19,6 +19,7 @@ from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader
 from penstock.changelog.runs import Run, Share, runs
 from penstock.decode.changes import TableChanges
+from penstock.decode.memory import keep_freed_memory
 from penstock.names import TableName
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import wanted_of
@@ -37,6 +38,7 @@ _UNIT = "M changes/s"
 
 
 def bench_decode(progress: Progress, *, inserts: int = INSERTS, repeats: int = REPEATS) -> Report:
+    keep_freed_memory()  # as Spark's workers do
     with (
         notifications_backlog(slots=1, inserts=inserts, progress=progress) as backlog,
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory,

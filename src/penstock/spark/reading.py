@@ -33,6 +33,7 @@ from penstock.changelog.runs import Run, Share, runs
 from penstock.decode.changes import TableChanges, Wanted
 from penstock.decode.deltas import Deltas, WantedDeltas
 from penstock.decode.json import JsonChanges, WantedTables
+from penstock.decode.memory import keep_freed_memory
 from penstock.errors import BadOption
 from penstock.lsn import Lsn
 from penstock.spark.errors import said_once
@@ -119,6 +120,7 @@ def _settle() -> None:
     """
     if not gc.get_freeze_count():
         gc.freeze()
+        keep_freed_memory()
 
 
 class PenstockReader(_Reading, DataSourceReader):
