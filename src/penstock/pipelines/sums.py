@@ -16,6 +16,8 @@ Key: TypeAlias = tuple[str | None, ...]
 Amounts: TypeAlias = tuple[Decimal | int, ...]
 # More digits than a sum of anything has; by itself Python keeps 28.
 _EXACT = 200
+# Of decimals while they are added up: of 38 digits, Arrow lets what is beyond them go in silence.
+_WIDE = 76
 
 
 def as_text(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -30,6 +32,11 @@ def rolled_up(
     sums: pa.Table, dimensions: Sequence[str], measures: Sequence[str]
 ) -> dict[Key, Amounts]:
     """By some of the dimensions; without what is zero."""
+    for measure in measures:
+        kind = sums.schema.field(measure).type
+        if pa.types.is_decimal128(kind):
+            wide = sums[measure].cast(pa.decimal256(_WIDE, kind.scale))
+            sums = sums.set_column(sums.column_names.index(measure), measure, wide)
     summed = sums.group_by(list(dimensions), use_threads=False).aggregate(
         [(measure, "sum") for measure in measures]
     )

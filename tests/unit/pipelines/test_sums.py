@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,15 @@ def test_rolled_up_to_fewer_dimensions_without_what_is_zero() -> None:  # M5.2, 
 def test_a_sum_stays_although_the_count_is_zero() -> None:  # M5.4
     sums = pa.table({"a": ["x", "x"], "count": [1, -1], "cost": [3, -1]})
     assert rolled_up(sums, ["a"], ["count", "cost"]) == {("x",): (0, 2)}
+
+
+@pytest.mark.parametrize("scale", [0, 10, 38])
+def test_a_sum_beyond_38_digits_is_what_it_is(scale: int) -> None:  # M5.2
+    widest = Decimal("9" * 38).scaleb(-scale, Context(prec=38))
+    values = [widest, widest, None, widest]
+    sums = pa.table({"a": ["x"] * 4, "cost": pa.array(values, pa.decimal128(38, scale))})
+    rolled = rolled_up(sums, ["a"], ["cost"])
+    assert Fraction(rolled[("x",)][0]) == 3 * Fraction(widest)
 
 
 def test_nothing_rolled_up_is_nothing() -> None:
