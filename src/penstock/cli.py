@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.logs import configure_logs
 from penstock.ops import present
 from penstock.ops.doctor import diagnose
+from penstock.ops.expressions import look_at_expressions
 from penstock.ops.findings import as_json as findings_as_json
 from penstock.ops.findings import exit_code
 from penstock.ops.setup import setup as run_setup
@@ -84,7 +85,7 @@ def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
         path = config or (
             configuration.DEFAULT_PATH if configuration.DEFAULT_PATH.exists() else None
         )
-        findings = diagnose(configuration.load(config), path)
+        findings = diagnose(configuration.load(config), path, look_at_expressions)
     if as_json:
         print_json(findings_as_json(findings))
     else:

@@ -9,7 +9,7 @@ import typer
 from penstock import config as configuration
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConfigInvalidValue, NotVerifiable
+from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
 from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
@@ -111,11 +111,15 @@ def _show(result: object, *, repaired: bool) -> None:
 
 def _chosen(config: Config, names: list[str]) -> list[AggregateConfig]:
     known = {each.name: each for each in config.aggregate}
+    if not known:
+        raise NotSeeded(
+            "no aggregate is declared", remedy="Add an [[aggregate]] to the configuration"
+        )
     for name in names:
         if name not in known:
             raise ConfigInvalidValue(
                 f"there is no aggregate {name}",
-                remedy=f"Those declared are: {', '.join(known) or 'none'}",
+                remedy=f"Those declared are: {', '.join(known)}",
                 name=name,
             )
     return [known[name] for name in names] if names else list(config.aggregate)

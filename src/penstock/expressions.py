@@ -4,6 +4,7 @@ with them. Pure; Spark itself has the last word when a pipeline starts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import sqlglot
@@ -30,6 +31,8 @@ _UNSTABLE_NODES = (
     exp.CurrentDatetime,
     exp.CurrentUser,
 )
+# In Spark, texts that mean the present moment where they are made a date or a time.
+_PRESENT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _MANY_ROWS = (exp.AggFunc, exp.Window, exp.Query, exp.Subquery, exp.Star)
 
 
@@ -53,6 +56,11 @@ def columns_of(text: str) -> tuple[str, ...]:
             raise BadExpression(
                 f"uses {_name(node)}, which gives another value each time: a change that is read "
                 "again must count the same"
+            )
+        if isinstance(node, exp.Cast) and node.this.is_string and _PRESENT.match(node.this.name):
+            raise BadExpression(
+                f"uses {node.to.sql('spark').lower()} '{node.this.name}', which is another one "
+                "each day: a change that is read again must count the same"
             )
     columns = list(tree.find_all(exp.Column))
     if any(column.table for column in columns):
@@ -84,6 +92,15 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
+def in_brackets(text: str) -> str:
+    """On lines of its own: it may end with a comment, which goes to the end of its line.
+
+    >>> in_brackets("status -- of delivery")
+    '(status -- of delivery\\n)'
+    """
+    return f"({text}\n)"
+
+
 def quoted(name: str) -> str:
     """As a name of Spark SQL.
 
@@ -96,9 +113,13 @@ def quoted(name: str) -> str:
 def _parsed(text: str) -> exp.Expression:
     try:
         trees = sqlglot.parse(text, read="spark")
+        ended = any(
+            each.text == ";" and each.token_type.name == "SEMICOLON"
+            for each in sqlglot.tokenize(text, "spark")
+        )
     except SqlglotError:
         raise BadExpression("is not an expression of Spark SQL") from None
-    tree = trees[0] if len(trees) == 1 else None
+    tree = trees[0] if len(trees) == 1 and not ended else None
     if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias):
         raise BadExpression("should be one expression of Spark SQL")
     return tree

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from penstock.names import TableName
+from penstock.names import MAX_BYTES, TableName
 
 
 class Dsn(str):
@@ -26,12 +26,20 @@ class Section(BaseModel):
 
 
 def _table_name(value: object) -> object:
-    return TableName.parse(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    table = TableName.parse(value)
+    # The server would cut off the rest, and find another table or none.
+    _identifier(table.schema)
+    _identifier(table.name)
+    return table
 
 
 def _identifier(value: str) -> str:
-    if len(value.encode()) > 63:
-        raise ValueError("a PostgreSQL name has at most 63 bytes")
+    if len(value.encode()) > MAX_BYTES:
+        raise ValueError(f"a PostgreSQL name has at most {MAX_BYTES} bytes")
+    if "\0" in value:
+        raise ValueError("should not hold a NUL character")
     return value
 
 

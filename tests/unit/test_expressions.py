@@ -27,6 +27,7 @@ NAMES = {"a": "x y", "b": "b text", "Weird name": "w", "a`b": "c`d"}
         # A name that the expression itself makes stays.
         ("transform(a, x -> x + b)", "transform(`x y`, x -> x + `b text`)"),
         ("'constant'", "'constant'"),
+        ("a -- a comment", "`x y` -- a comment"),
     ],
 )  # fmt: skip
 def test_an_expression_over_columns_of_other_names(text: str, expected: str) -> None:  # M5.2
@@ -42,3 +43,22 @@ def test_a_column_that_is_not_among_the_names_is_an_error() -> None:
 def test_a_column_with_its_table_is_refused_wherever_it_stands(text: str) -> None:  # M5.2
     with pytest.raises(BadExpression, match="without its table"):
         columns_of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "date 'today'",
+        "timestamp ' NOW'",
+        "cast('yesterday' as date)",
+        "coalesce(a, try_cast('tomorrow UTC' as timestamp))",
+    ],
+)
+def test_a_text_that_means_the_present_moment_is_refused(text: str) -> None:  # M5.2
+    with pytest.raises(BadExpression, match="another one each day"):
+        columns_of(text)
+
+
+def test_such_words_are_texts_like_others_elsewhere() -> None:  # M5.2
+    assert columns_of("a = 'today' or a = 'now'") == ("a",)
+    assert columns_of("cast('2026-11-16' as date) < a") == ("a",)

@@ -7,9 +7,10 @@ targets with the role that will write them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import psycopg
 
@@ -19,7 +20,7 @@ from penstock.config import Config, SourceConfig
 from penstock.declarations import AggregateConfig
 from penstock.errors import LogError, PenstockError, SlotLimitReached
 from penstock.ops.capture_role import capture_role_name
-from penstock.ops.checks.aggregates import check_aggregates
+from penstock.ops.checks.aggregates import check_aggregates, check_expressions
 from penstock.ops.checks.files import check_file
 from penstock.ops.checks.publication import check_publication
 from penstock.ops.checks.server import PluginProbe, check_role, check_server, check_wal2json
@@ -34,6 +35,11 @@ from penstock.postgres.connect import connect
 
 # A slot whose plugin is there waits for open transactions; we do not.
 _PROBE_TIMEOUT_MS = 1_000
+Expressions: TypeAlias = Mapping[str, Sequence[PenstockError]]
+# Asks Spark.
+LookAtExpressions: TypeAlias = Callable[
+    [Config, SourceFacts, Mapping[str, Destination | PenstockError]], Expressions
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,17 @@ class Gathered:
     destinations: Mapping[str, Destination | PenstockError] = field(default_factory=dict)
     # Of the change log, if there is one already.
     log_id: uuid.UUID | None = None
+    # By aggregate, what Spark says about its expressions; an error: Spark could not be asked.
+    expressions: Expressions | PenstockError = field(default_factory=dict)
 
 
-def diagnose(config: Config, path: Path | None = None) -> list[Finding]:
+def diagnose(
+    config: Config,
+    path: Path | None = None,
+    look_at_expressions: LookAtExpressions = lambda *_: {},
+) -> list[Finding]:
     """All findings, worst first. `path` is the configuration file, if there is one."""
-    findings = examine(config, gather(config))
+    findings = examine(config, gather(config, look_at_expressions))
     if path is not None:
         text = path.read_text(encoding="utf-8-sig")
         findings += check_file(path, text, path.stat().st_mode, config)
@@ -82,6 +94,7 @@ def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
     yield from check_publication(source, facts)
     yield from check_slot_facts(source, facts)
     yield from check_aggregates(config, facts, gathered.destinations, gathered.log_id)
+    yield from check_expressions(gathered.expressions)
 
 
 def _connections(gathered: Gathered, facts: SourceFacts) -> Iterator[Finding]:
@@ -108,7 +121,7 @@ def _connections(gathered: Gathered, facts: SourceFacts) -> Iterator[Finding]:
 # --- gathering ----------------------------------------------------------------------------------
 
 
-def gather(config: Config) -> Gathered:
+def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {}) -> Gathered:
     source = config.source
     wal2json = PluginProbe(None, "the server was not reached")
     replication_error: PenstockError | None = None
@@ -123,14 +136,25 @@ def gather(config: Config) -> Gathered:
         facts = error
     if source.setup_dsn is not None:
         setup_error = _try_setup(source)
+    tools = read_tools()
+    destinations = {each.name: _look_at(each, config) for each in config.aggregate}
+    expressions: Expressions | PenstockError = {}
+    # Tools that are missing have findings of their own.
+    can_ask = all(finding.level == "ok" for finding in check_tools(tools))
+    if not isinstance(facts, PenstockError) and can_ask:
+        try:
+            expressions = look_at_expressions(config, facts, destinations)
+        except PenstockError as error:
+            expressions = error
     return Gathered(
         facts,
         wal2json,
         replication_error,
         setup_error,
-        read_tools(),
-        {aggregate.name: _look_at(aggregate, config) for aggregate in config.aggregate},
+        tools,
+        destinations,
         _log_id(config),
+        expressions,
     )
 
 

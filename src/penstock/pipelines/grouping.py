@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
-from penstock.expressions import quoted, renamed
+from penstock.expressions import in_brackets, quoted, renamed
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
@@ -120,4 +120,4 @@ def _filter(aggregates: Sequence[Bound]) -> str:
 
 def _over(bound: Bound, expression: str) -> str:
     """In brackets, over the columns as the source names them."""
-    return f"({renamed(expression, {each.name: each.key for each in bound.summed.keys})})"
+    return in_brackets(renamed(expression, {each.name: each.key for each in bound.summed.keys}))

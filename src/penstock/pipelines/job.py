@@ -113,7 +113,7 @@ class Job:
         with connect(self._config.source.conninfo) as source:
             facts = read_tables(source, tables)
         self._bound = [bind(each, types_of(facts), known_up_to) for each in self._config.aggregate]
-        check_expressions(self._spark, self._bound)
+        check_expressions(self._spark, self._bound, self._config.source.conninfo)
         for bound in self._bound:
             writer = Writer(
                 bound.config,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from penstock.decode.types import Kind, ValueType
 from penstock.pipelines.inputs import INTEGERS
 from penstock.postgres.column_types import BaseType
 
@@ -22,6 +23,22 @@ _TYPED = frozenset(
     "bool int2 int4 int8 oid float4 float8 numeric bytea date timestamp timestamptz".split()
 )
 _TIMES = frozenset("timestamp timestamptz time".split())
+_WHOLE = (*INTEGERS, "numeric")
+# By what Spark computes: in which types all of its values are, besides text.
+_STORES: dict[Kind, Sequence[str]] = {
+    Kind.BOOLEAN: ("bool",),
+    Kind.SMALLINT: (*_WHOLE, "oid"),
+    Kind.INTEGER: (*_WHOLE, "oid"),
+    Kind.BIGINT: (*_WHOLE, "oid"),
+    Kind.DECIMAL: ("numeric",),
+    Kind.REAL: ("float4", "float8", "numeric"),
+    Kind.DOUBLE: ("float8", "numeric"),
+    Kind.BYTES: ("bytea",),
+    Kind.DATE: ("date", "timestamp"),
+    Kind.TIMESTAMP: ("timestamp",),
+    # As the clock shows it in UTC, or wherever the expression has moved it.
+    Kind.TIMESTAMPTZ: ("timestamptz", "timestamp"),
+}
 
 
 def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
@@ -59,6 +76,17 @@ def _keeps_same(column: BaseType, given: BaseType) -> bool:
     if column.limits and given.limits:
         return column.limits[1] >= given.limits[1]
     return False
+
+
+def keeps_expression(column: BaseType, given: ValueType) -> bool:
+    """Whether a column stores each value that Spark computes as it is: it is given its text."""
+    if column.name in _STRINGS:
+        return True
+    if given.kind is Kind.TEXT:
+        return not column.builtin or column.name not in _TYPED
+    if given.kind is Kind.DECIMAL and given.scale == 0 and column.name in INTEGERS:
+        return True
+    return column.builtin and column.name in _STORES[given.kind]
 
 
 def keeps_sum(column: BaseType, summed: BaseType | None) -> bool:

@@ -6,6 +6,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     DataType,
     DateType,
     DecimalType,
@@ -62,6 +63,16 @@ def spark_type(kind: ValueType) -> DataType:
     if kind.kind is Kind.DECIMAL:
         return DecimalType(kind.precision, kind.scale)
     return _SPARK[kind.kind]
+
+
+def single_value_type(kind: DataType) -> ValueType | None:
+    """The other way round; None: it is not the type of any one value in the log."""
+    if isinstance(kind, DecimalType):
+        return ValueType(Kind.DECIMAL, kind.precision, kind.scale)
+    if isinstance(kind, ByteType):
+        return ValueType(Kind.SMALLINT)
+    # A collation makes different texts equal, so it is not the same type.
+    return next((ValueType(each) for each, same in _SPARK.items() if same == kind), None)
 
 
 def decoding_of(reader: LogReader, options: SourceOptions) -> Wanted | WantedTables:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipelines.target_types import better_type, common_type, keeps, keeps_sum
+from penstock.decode.types import Kind, ValueType
+from penstock.pipelines.target_types import (
+    better_type,
+    common_type,
+    keeps,
+    keeps_expression,
+    keeps_sum,
+)
 from penstock.postgres.column_types import BaseType
 
 TEXT = BaseType("text", "text")
@@ -27,6 +34,8 @@ DATE = BaseType("date", "date")
 BIT = BaseType("bit", "bit(4)", 4)
 INTERVAL_0 = BaseType("interval", "interval(0)", 0x7FFF0000)
 FLOAT = BaseType("float8", "double precision")
+STAMPTZ = BaseType("timestamptz", "timestamp with time zone")
+BOOL = BaseType("bool", "boolean")
 
 
 @pytest.mark.parametrize(
@@ -135,3 +144,44 @@ def test_counts_and_sums_are_not_rounded(
     column: BaseType, summed: BaseType | None, kept: bool
 ) -> None:
     assert keeps_sum(column, summed) is kept
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [
+        *((TEXT, ValueType(kind)) for kind in Kind if kind is not Kind.ARRAY),
+        (UUID, ValueType(Kind.TEXT)),
+        (ENUM, ValueType(Kind.TEXT)),
+        (INT, ValueType(Kind.BIGINT)),  # one that is too large is refused aloud
+        (NUMERIC, ValueType(Kind.INTEGER)),
+        (BIG, ValueType(Kind.DECIMAL, 10, 0)),
+        (NUMERIC, ValueType(Kind.DECIMAL, 10, 2)),
+        (DATE, ValueType(Kind.DATE)),
+        (STAMP, ValueType(Kind.TIMESTAMPTZ)),
+        (FLOAT, ValueType(Kind.REAL)),
+    ],
+)
+def test_columns_for_what_an_expression_gives(column: BaseType, given: ValueType) -> None:  # M5.2
+    assert keeps_expression(column, given)
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [
+        (INT, ValueType(Kind.TEXT)),
+        (DATE, ValueType(Kind.TEXT)),
+        (BOOL, ValueType(Kind.INTEGER)),
+        (INT, ValueType(Kind.DECIMAL, 10, 2)),
+        (INT, ValueType(Kind.DOUBLE)),
+        (UUID, ValueType(Kind.INTEGER)),
+        # The time would be cut off in silence.
+        (DATE, ValueType(Kind.TIMESTAMPTZ)),
+        # Which moment it is would depend on the server's time zone.
+        (STAMPTZ, ValueType(Kind.TIMESTAMP)),
+        (STAMPTZ, ValueType(Kind.DATE)),
+    ],
+)
+def test_columns_that_do_not_hold_what_an_expression_gives(
+    column: BaseType, given: ValueType
+) -> None:  # M5.2
+    assert not keeps_expression(column, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 from penstock.config import Config
@@ -45,6 +45,24 @@ def check_aggregates(
     for whole in _by_database(destinations):
         for clash in clashes(whole, facts):
             yield from_error("target", str(whole.name), clash, "Counts would go wrong.")
+
+
+def check_expressions(
+    found: Mapping[str, Sequence[PenstockError]] | PenstockError,
+) -> Iterator[Finding]:
+    """`found`: what Spark says about them, by aggregate; an error: it could not be asked."""
+    if isinstance(found, PenstockError):
+        why = "The expressions of aggregates could not be checked."
+        what, fix = found.problem, found.remedy
+        yield Finding("aggregate_expressions", "warning", "Spark", what, why, fix)
+        return
+    for name, errors in found.items():
+        subject = f"aggregate {name}"
+        for error in errors:
+            yield from_error("aggregate_expressions", subject, error, "It cannot be counted.")
+        if not errors:
+            what = "its expressions can be computed, and its targets hold what comes out"
+            yield Finding("aggregate_expressions", "ok", subject, what)
 
 
 def _inputs(aggregate: AggregateConfig, config: Config, facts: SourceFacts) -> Iterator[Finding]:
