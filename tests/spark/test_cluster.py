@@ -1,4 +1,4 @@
-"""The source on a cluster: a master and two workers, each a process of its own."""
+"""On a cluster: a master and two workers, each a process of its own, with one directory."""
 
 from __future__ import annotations
 
@@ -6,42 +6,74 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from penstock.changelog.planning import SHARE_BYTES
+from penstock.config import load
 from support.applications import APPS, SPARK_HOME, Application, application
+from support.capturing import capturing
+from support.database import Database
 from support.notes import NotesLog
+from support.notify import AGGREGATE, SCHEMA, Notifications, differences, notify_settings
+from support.toml import write_toml
 from support.waiting import eventually
 
+IN_SMALL = Path(__file__).parent / "in_small"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Little: large batches take long to make.
+SHARE_BYTES = 2**20
 ENVIRONMENT = {
     "SPARK_HOME": str(SPARK_HOME),
     "PYSPARK_PYTHON": sys.executable,
     "SPARK_LOCAL_IP": "127.0.0.1",
     # Else it opens a fixed port.
     "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+    "PYTHONPATH": str(IN_SMALL),
 }
 WORKERS = ("first", "second")
 
 
+@dataclass
+class Cluster:
+    address: str
+    directory: Path
+    # By name; each has one core, and a folder of its name.
+    workers: dict[str, Application]
+
+    def place(self, where: str) -> str:
+        """The worker that has a directory."""
+        return Path(where).relative_to(self.directory).parts[0]
+
+    @contextmanager
+    def gate(self) -> Iterator[None]:
+        """Tasks that read the log wait for the end of the block."""
+        closed = self.directory / "closed"
+        closed.touch()
+        try:
+            yield
+        finally:
+            closed.unlink()
+
+    def waiting(self) -> set[str]:
+        """The workers whose tasks wait at the gate."""
+        return {self.place(file.read_text()) for file in self.directory.glob("*.waits")}
+
+
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a master that has two workers with one core each."""
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    environment = ENVIRONMENT | {"GATE": str(tmp_path)}
     with ExitStack() as stack:
 
         def start(kind: str, *words: object) -> Application:
-            name = f"org.apache.spark.deploy.{kind}"
-            command: list[object] = [
-                SPARK_HOME / "bin" / "spark-class",
-                name,
-                "--host",
-                "127.0.0.1",
-            ]
+            command: list[object] = [SPARK_HOME / "bin" / "spark-class"]
+            command += [f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
             command += ["--port", "0", "--webui-port", "0", *words]
-            return stack.enter_context(application(command, tmp_path, ENVIRONMENT))
+            return stack.enter_context(application(command, tmp_path, environment))
 
         leader = start("master.Master")
         (address, *_) = eventually(
@@ -49,39 +81,42 @@ def master(tmp_path: Path) -> Iterator[str]:
             "an address",
             within_s=60,
         )
-        for name in WORKERS:
-            start("worker.Worker", "-c", "1", "-m", "1g", "-d", tmp_path / name, address)
+        workers = {
+            name: start("worker.Worker", "-c", "1", "-m", "1g", "-d", tmp_path / name, address)
+            for name in WORKERS
+        }
         eventually(
             lambda: leader.said().count("Registering worker") == len(WORKERS),
             "both workers are known",
             within_s=60,
         )
-        yield address
+        yield Cluster(address, tmp_path, workers)
 
 
 def test_both_workers_of_a_cluster_read_their_part_of_a_log_on_a_shared_directory(
-    master: str, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:  # M5.7
     with NotesLog(tmp_path / "log") as log:
         body = b"x" * 10_000
         while log.written * len(body) < 2 * SHARE_BYTES:
-            log.insert(200, body=body)
-        log.insert_large(2 * SHARE_BYTES // len(body), body=body)
+            log.insert(20, body=body)
+        log.insert_large(2 * SHARE_BYTES // len(body), body=body, run=20)
     result = tmp_path / "result.json"
-    command = [SPARK_HOME / "bin" / "spark-submit", "--master", master, *SETTINGS]
-    command += [APPS / "cluster.py", log.path, tmp_path / "checkpoint", result]
-    with application(command, tmp_path, ENVIRONMENT) as running:
+    command = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster.address, *SETTINGS]
+    command += [APPS / "cluster.py", log.path, tmp_path / "checkpoint", result, 2 * SHARE_BYTES]
+    environment = ENVIRONMENT | {"SHARE_BYTES": str(SHARE_BYTES)}
+    with application(command, tmp_path, environment) as running:
         running.succeeded(within_s=120)
     found = json.loads(result.read_text())
     everything = (log.written, sum(range(log.written)))
     assert totals(found["batch"]) == everything
     assert len(found["batch"]) >= 4, "both the many transactions and the large one are shared out"
-    assert workers(found["batch"], tmp_path) == set(WORKERS)
+    assert readers(found["batch"], cluster) == set(WORKERS)
 
     assert len(found["stream"]) >= 2
     tasks = [task for batch in found["stream"] for task in batch]
     assert totals(tasks) == everything
-    assert workers(tasks, tmp_path) == set(WORKERS)
+    assert readers(tasks, cluster) == set(WORKERS)
     assert not (SPARK_HOME / "work").exists()
 
 
@@ -99,6 +134,93 @@ def totals(tasks: list[Any]) -> tuple[int, int]:
     return sum(rows for _, rows, _ in tasks), sum(total for _, _, total in tasks)
 
 
-def workers(tasks: list[Any], directory: Path) -> set[str]:
-    """Which of them ran tasks that read something."""
-    return {Path(where).relative_to(directory).parts[0] for where, rows, _ in tasks if rows}
+def readers(tasks: list[Any], cluster: Cluster) -> set[str]:
+    """The workers that ran tasks which read something."""
+    return {cluster.place(where) for where, rows, _ in tasks if rows}
+
+
+def test_a_worker_is_killed_in_mid_batch_and_each_change_counts_once(
+    cluster: Cluster, database18: Database, tmp_path: Path
+) -> None:  # M5.3, M5.7
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    settings = notify_settings(database18.dsn(password=SECRET), tmp_path / "log", AGGREGATE)
+    file = write_toml(tmp_path / "penstock.toml", settings)
+    # Several shares for each worker, and more rows than the driver takes in one piece.
+    environment = ENVIRONMENT | {"SHARE_BYTES": str(2**18), "MOST_IN_DRIVER": "10"}
+    command = [sys.executable, "-m", "penstock", "aggregate", "--config", file]
+    command += ["--master", cluster.address]
+    with database18.connect() as connection, capturing(load(file)) as capture:
+        capture.connected()
+        with application(command, tmp_path, environment) as running:
+            follows(running, database18)
+            with cluster.gate():
+                Notifications(connection).insert(ROWS)
+                eventually(
+                    lambda: cluster.waiting() == set(WORKERS) or not running.is_running(),
+                    "both workers read the batch",
+                    within_s=60,
+                )
+                assert secret_is_nowhere(cluster.directory)
+                cluster.workers["second"].kill()
+            counted(running, database18, ROWS)
+        assert_equal(connection)
+        staged = "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'staged'"
+        assert database18.value(staged) >= 10
+
+        # The other way to start it, with the worker that is left.
+        command = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster.address]
+        command += [EXAMPLES / "aggregates.py", file]
+        with application(command, tmp_path, environment) as running:
+            Notifications(connection).insert(ROWS)
+            counted(running, database18, 2 * ROWS)
+        assert_equal(connection)
+
+
+ROWS = 10_000
+SECRET = "hunter2-and-more"
+
+
+def follows(running: Application, database: Database) -> None:
+    eventually(
+        lambda: (
+            not running.is_running()
+            or database.rows("SELECT FROM penstock.progress WHERE state = 'live'")
+        ),
+        "it has begun",
+        within_s=120,
+    )
+    assert running.is_running(), running.said()
+
+
+def counted(running: Application, database: Database, changes: int) -> None:
+    """Until all of them are; no more than those."""
+
+    def changes_counted() -> int:
+        return int(database.value("SELECT sum(changes) FROM penstock.progress"))
+
+    eventually(
+        lambda: changes_counted() >= changes or not running.is_running(),
+        f"{changes} changes are counted",
+        within_s=120,
+    )
+    assert running.is_running(), running.said()
+    assert changes_counted() == changes
+
+
+def assert_equal(connection: psycopg.Connection[Any]) -> None:
+    for target in ("ft_all", "ft_service_stats", "ft_by_date"):
+        assert differences(connection, target) == 0
+
+
+def secret_is_nowhere(directory: Path) -> bool:
+    """Neither in what Spark writes, nor in any process's arguments, which hold its settings."""
+    files = [*directory.glob("*.said"), *directory.glob("*/app-*/*/std*")]
+    arguments = Path("/proc").glob("[0-9]*/cmdline")
+    said = []
+    for file in (*files, *arguments):
+        try:
+            said.append(file.read_bytes())
+        except OSError:  # the process has ended
+            continue
+    return not any(SECRET.encode() in text for text in said)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.interrupts import Interrupts
-from penstock.spark.session import SparkFailed, throwaway_session
+from penstock.spark.session import SparkFailed, _environment, throwaway_session
 
 
 def test_when_spark_does_not_start_it_is_told_what_spark_said(
@@ -21,3 +22,14 @@ def test_when_spark_does_not_start_it_is_told_what_spark_said(
     ):
         pass
     assert "Java" in caught.value.remedy
+
+
+def test_the_workers_of_a_cluster_can_reach_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    # M5.7
+    assert "SPARK_LOCAL_IP" not in _environment("spark://host:7077")
+    assert _environment("spark://host:7077")["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/there/python3")
+    assert _environment("spark://host:7077")["PYSPARK_PYTHON"] == "/there/python3"
+    # On this machine it is ours, whatever was meant for another program.
+    assert _environment("local[2]")["PYSPARK_PYTHON"] == sys.executable
+    assert _environment("local[2]")["SPARK_LOCAL_IP"] == "127.0.0.1"

@@ -160,22 +160,26 @@ _TRUTHS = {
 }
 
 
+def notify_settings(dsn: str, path: Path, *aggregates: dict[str, Any]) -> dict[str, Any]:
+    """What the configuration file holds."""
+    return {
+        "source": {
+            "dsn": dsn,
+            "tables": ["notifications", "notification_history"],
+            "keepalive_interval_s": 0.1,
+        },
+        "heartbeat": {"interval_min": 0},
+        "log": {"path": path},
+        "aggregate": list(aggregates),
+    }
+
+
 def notify_config(
     database: Database, path: Path, *aggregates: dict[str, Any], dsn: str | None = None
 ) -> Config:
     """`dsn`: another way to the database."""
-    return Config.model_validate(
-        {
-            "source": {
-                "dsn": dsn or database.dsn(),
-                "tables": ["notifications", "notification_history"],
-                "keepalive_interval_s": 0.1,
-            },
-            "heartbeat": {"interval_min": 0},
-            "log": {"path": path},
-            "aggregate": list(aggregates),
-        }
-    )
+    return Config.model_validate(notify_settings(dsn or database.dsn(), path, *aggregates))
+
 
 
 def differences(

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batch_of
 from penstock.pipelines.staging import Staged, put
-from penstock.postgres.connect import connect
+from penstock.postgres.connect import connect, portable
 from penstock.postgres.failures import translated
 from penstock.sections import Dsn
 from penstock.spark.errors import original, said_once
@@ -71,7 +71,8 @@ class _Writer(DataSourceArrowWriter):
 
 def stage(rows: DataFrame, bound: Bound, ordinal: int, dsn: Dsn) -> Staged:
     """One aggregate's rows; raises what went wrong in a task as it was raised there."""
-    conninfo, origin = str(dsn), dsn.origin
+    there = portable(dsn)
+    conninfo, origin = str(there), there.origin
 
     class Staging(DataSource):
         @classmethod

@@ -37,6 +37,8 @@ _TCP_KEEPALIVE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+# Parameters that name files with what else libpq has made of the others.
+_FILES = ("passfile", "service", "servicefile")
 
 
 def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
@@ -53,6 +55,15 @@ def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
         return psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:
         raise _explain(error, given, origin(dsn)) from None
+
+
+def portable(dsn: Dsn) -> Dsn:
+    """The same connection for another machine, with what this one's environment and files add."""
+    with connect(dsn) as connection:
+        info = connection.info
+        given = {key: text for key, text in info.get_parameters().items() if key not in _FILES}
+        password = {"password": info.password} if info.password else {}
+    return Dsn(conninfo.make_conninfo("", **given, **password), origin(dsn))
 
 
 def _defaults(given: dict[str, Any]) -> dict[str, Any]:

@@ -84,20 +84,22 @@ def throwaway_session(
     directory.mkdir()
     said = directory / "spark.log"
     settings = _settings(directory, java=_FOR_LITTLE if small_batches else _FOR_MUCH)
+    settings["spark.master"] = master
+    environment = _environment(master)
     with ExitStack() as stack:
-        # py4j would tell at length that the JVM it talks to is gone, which is what we want.
-        for logger in (logging.getLogger("py4j"), logging.getLogger()):
-            stack.enter_context(_silent(logger))
+        # py4j would tell at length that the JVM it talks to is gone, which is what we want; the
+        # others repeat each error of an expression, with Java's stack.
+        for name_of_logger in ("", "py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            stack.enter_context(_silent(logging.getLogger(name_of_logger)))
         stack.callback(_forget, unless=SparkContext._gateway)  # noqa: SLF001 - see there
-        jvm = _start_jvm(settings, directory, said)
+        jvm = _start_jvm(settings, environment, directory, said)
         stack.callback(_end, jvm)
         try:
             with interrupts.heeded():
                 connection = _connection(jvm, directory, said)
-            with _in_environment(connection | _environment()):
+            with _in_environment(connection | environment):
                 # In the main thread, Spark would take Ctrl-C for itself.
-                wanted = {**settings, "spark.master": master}
-                session = interrupts.aside(lambda: _build(name, wanted))
+                session = interrupts.aside(lambda: _build(name, settings))
             # It would show a traceback when the JVM, which it listens to, is killed.
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
             yield session
@@ -126,9 +128,12 @@ def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[s
     return settings | {"spark.driver.extraJavaOptions": java}
 
 
-def _environment() -> dict[str, str]:
+def _environment(master: str = "local[*]") -> dict[str, str]:
     # Spark finds sources and starts workers with this Python, not the first one on the PATH.
-    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if master.startswith("local"):
+        return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # The other machines of a cluster must reach this one, and may have their Python elsewhere.
+    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
 
 def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
@@ -138,7 +143,9 @@ def _build(name: str, settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _start_jvm(settings: Mapping[str, str], directory: Path, said: Path) -> subprocess.Popen[bytes]:
+def _start_jvm(
+    settings: Mapping[str, str], environment: Mapping[str, str], directory: Path, said: Path
+) -> subprocess.Popen[bytes]:
     """What `pyspark.java_gateway.launch_gateway` starts; that one can be interrupted and lose it.
 
     A session of its own keeps a terminal's Ctrl-C away, and names all the processes to end. The
@@ -153,7 +160,7 @@ def _start_jvm(settings: Mapping[str, str], directory: Path, said: Path) -> subp
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
-                **_environment(),
+                **environment,
                 "SPARK_CONNECT_MODE": "0",
                 "TMPDIR": str(directory),
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / "gateway"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
@@ -17,7 +18,7 @@ from penstock.errors import (
     SourceError,
     SourceUnavailable,
 )
-from penstock.postgres.connect import connect
+from penstock.postgres.connect import connect, portable
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
 from penstock.sections import Dsn
 
@@ -188,3 +189,23 @@ def test_an_escaped_password_arrives_as_it_is(guarded: EmbeddedPostgres, passwor
     escaped = quote(password, safe="")
     with connect(f"postgresql://locked:{escaped}@127.0.0.1:{guarded.port}/postgres"):
         pass
+
+
+def test_what_the_environment_adds_is_carried_to_another_machine(
+    guarded: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.7
+    services = tmp_path / "services.conf"
+    services.write_text(f"[here]\nhost=127.0.0.1\nport={guarded.port}\ndbname=postgres\n")
+    passwords = tmp_path / "passwords"
+    passwords.write_text(f"127.0.0.1:{guarded.port}:postgres:locked:{SECRET}\n")
+    passwords.chmod(0o600)
+    with monkeypatch.context() as here:
+        here.setenv("PGSERVICEFILE", str(services))
+        here.setenv("PGPASSFILE", str(passwords))
+        here.setenv("PGUSER", "locked")
+        there = portable(Dsn("service=here", "dsn in [source]"))
+    assert there.origin == "dsn in [source]"
+    services.unlink()
+    passwords.unlink()
+    with connect(there) as connection:
+        assert connection.info.user == "locked"

@@ -1,6 +1,6 @@
 """Counts a log twice, as a batch and as a stream, and says where the tasks ran.
 
-usage: spark-submit --master URL cluster.py LOG CHECKPOINT RESULT
+usage: spark-submit --master URL cluster.py LOG CHECKPOINT RESULT BYTES-PER-TRIGGER
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 
-def main(log: str, checkpoint: str, result: str) -> None:
+def main(log: str, checkpoint: str, result: str, trigger: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     given = {"path": log, "table": "notes", "columns": "id"}
     batch = tasks(spark.read.format("penstock").options(**given).load())
@@ -25,7 +25,7 @@ def main(log: str, checkpoint: str, result: str) -> None:
 
     query = (
         spark.readStream.format("penstock")
-        .options(**given, maxBytesPerTrigger="128m")
+        .options(**given, maxBytesPerTrigger=trigger)
         .load()
         .writeStream.foreachBatch(collect)
         .option("checkpointLocation", checkpoint)
