@@ -213,6 +213,17 @@ def test_another_declaration_needs_a_reset(
         ({"dimensions": {"service_id": "no_such_function(service_id)"}}, "dimension service_id"),
         ({"dimensions": {"service_id": "split(service_id, '-')"}}, "no single value"),
         ({"filter": "service_id"}, "not true or false"),
+        ({"dimensions": {"service_id": "try_sum(price)"}}, "about several rows"),
+        ({"filter": "coalesce(try_sum(price), 1) > 1"}, "about several rows"),
+        ({"dimensions": {"service_id": "explode(split(service_id, '-'))"}}, "dimension service_id"),
+        ({"filter": "created_at > 'now'"}, "another value each time"),
+        ({"filter": "created_at > to_date('today')"}, "another value each time"),
+        (
+            {"dimensions": {"service_id": "try_reflect('java.util.UUID', 'randomUUID')"}},
+            "another value each time",
+        ),
+        ({"dimensions": {"service_id": "created_at - date '2026-01-01'"}}, "no single value"),
+        ({"dimensions": {"service_id": "service_id collate UTF8_LCASE"}}, "no single value"),
     ],
 )
 def test_spark_refuses_expressions_before_any_data(

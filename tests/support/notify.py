@@ -181,7 +181,6 @@ def notify_config(
     return Config.model_validate(notify_settings(dsn or database.dsn(), path, *aggregates))
 
 
-
 def differences(
     connection: psycopg.Connection[Any],
     target: str,
