@@ -33,3 +33,20 @@ def test_the_workers_of_a_cluster_can_reach_the_driver(monkeypatch: pytest.Monke
     # On this machine it is ours, whatever was meant for another program.
     assert _environment("local[2]")["PYSPARK_PYTHON"] == sys.executable
     assert _environment("local[2]")["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [("nonsense", "Master must either be yarn"), ("local[x]", "Could not parse Master URL")],
+)
+def test_a_master_that_is_none_is_named_without_java_s_stack(
+    tmp_path: Path, master: str, said: str
+) -> None:  # M5.7, M7.3
+    with (
+        pytest.raises(SparkFailed, match=said) as caught,
+        Interrupts() as interrupts,
+        throwaway_session("penstock tests", tmp_path / "spark", interrupts, master=master),
+    ):
+        pass
+    assert f"Check that {master} is" in caught.value.remedy
+    assert "\tat " not in caught.value.problem

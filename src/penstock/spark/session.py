@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from pyspark.sql import SparkSession
 from penstock.errors import PipelineError
 from penstock.interrupts import Interrupts
 
+_HERE = "local[*]"
+# A line of Java's that tells nothing about what to do.
+_STACK = re.compile(r"\s+at \S+\(|\s*\.\.\. \d+ more")
 _START_S = 60.0
 # A killed process is gone as soon as the kernel has taken back its memory.
 _END_S = 5.0
@@ -46,13 +50,20 @@ _FOR_LITTLE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class SparkFailed(PipelineError):
-    """Spark did not start, or stopped on its own; the text is the end of what it said."""
+    """Spark did not start, or stopped on its own; the text is the end of what it said.
 
-    def __init__(self, what: str, said: str) -> None:
-        super().__init__(
-            f"{what}:\n{said.strip()}" if said.strip() else what,
-            remedy="Check that Java 17 or newer runs here and that 2 GB of memory are free",
-        )
+    `master` is where it should have run, if not here.
+    """
+
+    def __init__(self, what: str, said: str, master: str = _HERE) -> None:
+        said = "\n".join(line for line in said.splitlines() if not _STACK.match(line)).strip()
+        remedy = "Check that Java 17 or newer runs here and that 2 GB of memory are free"
+        if master != _HERE:
+            remedy = (
+                f"Check that {master} is the address of a cluster that can be reached from here, "
+                f"such as spark://host:7077; {_HERE} is this machine. {remedy}"
+            )
+        super().__init__(f"{what}:\n{said}" if said else what, remedy=remedy)
 
 
 def local_session(name: str) -> SparkSession:
@@ -63,7 +74,7 @@ def local_session(name: str) -> SparkSession:
         # spark-submit has started the JVM, which knows what was set.
         SparkContext._ensure_initialized()  # noqa: SLF001 - before that there is no way to ask
     given = SparkConf()
-    settings = {"spark.master": "local[*]", **_settings()}
+    settings = {"spark.master": _HERE, **_settings()}
     return _build(name, {key: text for key, text in settings.items() if not given.contains(key)})
 
 
@@ -73,7 +84,7 @@ def throwaway_session(
     directory: Path,
     interrupts: Interrupts,
     *,
-    master: str = "local[*]",
+    master: str = _HERE,
     small_batches: bool = False,
 ) -> Iterator[SparkSession]:
     """Spark in a JVM that is killed at the end; what Spark says is shown only if it fails.
@@ -96,7 +107,7 @@ def throwaway_session(
         stack.callback(_end, jvm)
         try:
             with interrupts.heeded():
-                connection = _connection(jvm, directory, said)
+                connection = _connection(jvm, directory, said, master)
             with _in_environment(connection | environment):
                 # In the main thread, Spark would take Ctrl-C for itself.
                 session = interrupts.aside(lambda: _build(name, settings))
@@ -104,7 +115,7 @@ def throwaway_session(
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
             yield session
         except (PySparkException, Py4JError, ConnectionError) as error:
-            raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}") from error
+            raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}", master) from error
 
 
 def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[str, str]:
@@ -128,7 +139,7 @@ def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[s
     return settings | {"spark.driver.extraJavaOptions": java}
 
 
-def _environment(master: str = "local[*]") -> dict[str, str]:
+def _environment(master: str = _HERE) -> dict[str, str]:
     # Spark finds sources and starts workers with this Python, not the first one on the PATH.
     if master.startswith("local"):
         return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -169,16 +180,18 @@ def _start_jvm(
         )
 
 
-def _connection(jvm: subprocess.Popen[bytes], directory: Path, said: Path) -> dict[str, str]:
+def _connection(
+    jvm: subprocess.Popen[bytes], directory: Path, said: Path, master: str
+) -> dict[str, str]:
     """Wait until the JVM says where it listens; in the words of pyspark's environment."""
     file = directory / "gateway"
     deadline = time.monotonic() + _START_S
     # The JVM writes elsewhere and renames, so the file is whole as soon as it is there.
     while not file.exists():
         if jvm.poll() is not None:
-            raise SparkFailed("Spark did not start", _tail(said))
+            raise SparkFailed("Spark did not start", _tail(said), master)
         if time.monotonic() > deadline:
-            raise SparkFailed(f"Spark did not start within {_START_S:g} s", _tail(said))
+            raise SparkFailed(f"Spark did not start within {_START_S:g} s", _tail(said), master)
         time.sleep(_POLL_S)
     with file.open("rb") as info:
         port, secret = read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]  # pyspark's
