@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import config as configuration
+from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable
@@ -23,6 +24,9 @@ def aggregate(
 ) -> None:
     """Keep the declared aggregates up to date until stopped. A service: its log is on stderr."""
     loaded = configuration.load(config)
+    # What is missing is told before Spark starts, which takes seconds.
+    _chosen(loaded, [])
+    _ = LogReader(loaded.log.path).identity
     require_tools(read_tools())
     from penstock.pipelines.running import run_aggregates
 

@@ -367,6 +367,8 @@ def _explain(
 _TYPE_REASONS = {
     "model_type": "should be a section (or a table in braces) with keys and values",
     "tuple_type": 'should be a list, e.g. ["public.notifications"]',
+    "dict_type": "should be a section (or a table in braces) with keys and values",
+    "bool_parsing": "should be true or false",
     "dataclass_type": "should be the name of a table, in quotes",
     "path_type": "should be a path, in quotes",
     "too_short": "should not be empty",

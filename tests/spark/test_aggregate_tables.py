@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from penstock.pipelines.verifying import verify
 from support.database import Database
 from support.jobs import captured, caught_up, job
 from support.notify import PLAIN, SCHEMA, notify_config
+from support.toml import write_toml
 
 ONE_NOTIFICATION = (
     "INSERT INTO notifications VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid(),"
@@ -241,3 +245,45 @@ def test_a_target_must_hold_what_an_expression_gives(
         "target public.counts_of_keyless of aggregate counts_of_keyless: column status is integer, "
         "and its expression gives string"
     )
+
+
+def test_doctor_has_spark_look_at_expressions(database18: Database, tmp_path: Path) -> None:
+    # M4.2, M5.2
+    database18.run(*KINDS[3:4])
+    wrong: dict[str, dict[str, str]] = {
+        "fits": {"expression": "upper(status)", "type": "text"},
+        "unfit": {"expression": "upper(status)", "type": "integer"},
+        "unknown": {"expression": "nope(status)", "type": "text"},
+    }
+    aggregates = [
+        {
+            "name": name,
+            "sources": ["keyless"],
+            "dimensions": {"status": status},
+            "targets": [f"counts_{name}"],
+        }
+        for name, status in wrong.items()
+    ]
+    settings = {
+        "source": {"dsn": database18.dsn(), "tables": ["keyless"]},
+        "aggregate": aggregates,
+    }
+    setup(Config.model_validate(settings))
+    file = write_toml(tmp_path / "penstock.toml", settings)
+    command = [sys.executable, "-m", "penstock", "doctor", "--json", "--config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    # Spark itself is not heard.
+    assert done.stderr == ""
+    found = {
+        finding["subject"]: (finding["level"], finding["what"])
+        for finding in json.loads(done.stdout)["findings"]
+        if finding["check"] == "aggregate_expressions"
+    }
+    assert found["aggregate fits"][0] == "ok"
+    level, what = found["aggregate unfit"]
+    assert level == "error"
+    assert "column status is integer, and its expression gives string" in what
+    level, what = found["aggregate unknown"]
+    assert level == "error"
+    assert "Cannot resolve routine `nope`" in what

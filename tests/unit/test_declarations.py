@@ -164,7 +164,8 @@ def test_an_aggregate_reads_published_tables_only(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('seed = "perhaps"', r"seed in \[\[aggregate\]\] 1"),
+        ('seed = "perhaps"', r"seed in \[\[aggregate\]\] 1: should be true or false"),
+        ('measures = ["count"]', r"measures in \[\[aggregate\]\] 1: should be a section"),
         (
             "dimenions = 1",
             r"dimenions in \[\[aggregate\]\] 1 is not a key.*Did you mean dimensions",

@@ -25,7 +25,7 @@ from penstock.sections import Dsn
 SECRET = "hunter2"
 RULES = """
 host all rejected 127.0.0.1/32 reject
-host all locked 127.0.0.1/32 scram-sha-256
+host all locked,carried 127.0.0.1/32 scram-sha-256
 """
 
 
@@ -39,6 +39,7 @@ def guarded() -> Iterator[EmbeddedPostgres]:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             for statement in (
                 f"CREATE ROLE locked LOGIN PASSWORD '{SECRET}'",
+                f"CREATE ROLE carried LOGIN PASSWORD '{SECRET}'",
                 "CREATE ROLE rejected LOGIN REPLICATION",
                 "CREATE ROLE plain LOGIN",
                 "CREATE ROLE no_login",
@@ -197,15 +198,15 @@ def test_what_the_environment_adds_is_carried_to_another_machine(
     services = tmp_path / "services.conf"
     services.write_text(f"[here]\nhost=127.0.0.1\nport={guarded.port}\ndbname=postgres\n")
     passwords = tmp_path / "passwords"
-    passwords.write_text(f"127.0.0.1:{guarded.port}:postgres:locked:{SECRET}\n")
+    passwords.write_text(f"127.0.0.1:{guarded.port}:postgres:carried:{SECRET}\n")
     passwords.chmod(0o600)
     with monkeypatch.context() as here:
         here.setenv("PGSERVICEFILE", str(services))
         here.setenv("PGPASSFILE", str(passwords))
-        here.setenv("PGUSER", "locked")
+        here.setenv("PGUSER", "carried")
         there = portable(Dsn("service=here", "dsn in [source]"))
     assert there.origin == "dsn in [source]"
     services.unlink()
     passwords.unlink()
     with connect(there) as connection:
-        assert connection.info.user == "locked"
+        assert connection.info.user == "carried"

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from penstock.config import Config
-from penstock.errors import AuthenticationFailed, PenstockError, SlotLimitReached
+from penstock.errors import (
+    AuthenticationFailed,
+    ConfigInvalidValue,
+    PenstockError,
+    SlotLimitReached,
+    ToolMissing,
+)
 from penstock.names import TableName
+from penstock.ops.checks.aggregates import check_expressions
 from penstock.ops.checks.files import check_file
 from penstock.ops.checks.server import PluginProbe
 from penstock.ops.doctor import Gathered, examine
@@ -387,3 +394,12 @@ def test_a_target_s_password_in_such_a_file_is_one_too() -> None:
     held = Config.model_validate({"source": given, "aggregate": [declared(target_dsn=dsn)]})
     assert list(check_file(Path("p.toml"), f'target_dsn = "{dsn}"', 0o644, held))
     assert not list(check_file(Path("p.toml"), "", 0o644, held))
+
+
+def test_what_spark_says_about_expressions_is_told_and_also_if_it_says_nothing() -> None:
+    wrong = ConfigInvalidValue("dimension day is wrong", remedy="Correct the expression")
+    fine, bad = check_expressions({"one": (), "two": (wrong,)})
+    assert (fine.level, fine.subject) == ("ok", "aggregate one")
+    assert (bad.level, bad.subject, bad.fix) == ("error", "aggregate two", "Correct the expression")
+    (mute,) = check_expressions(ToolMissing("Spark did not start", remedy="Free some memory"))
+    assert (mute.level, mute.fix) == ("warning", "Free some memory")
