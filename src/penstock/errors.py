@@ -528,6 +528,10 @@ class PipelineFenced(PipelineError):
     """Another job works on the same aggregate."""
 
 
+class SeedingUnderWay(PipelineError):
+    """Somebody else seeds the same aggregate."""
+
+
 class NotSeeded(PipelineError):
     """An aggregate has no position yet, or one for another declaration or another log."""
 

@@ -83,8 +83,8 @@ def apply(
             epoch=aggregate.epoch,
             fingerprint=aggregate.fingerprint,
         )
-        if decision == "skip" or progress is None:
-            return Applied("skip")
+        if decision in ("skip", "wait") or progress is None:
+            return Applied(decision)
         if decision == "read":
             batch = read_again(Covered(covered.log_id, progress.applied_lsn, covered.end))
         else:

@@ -12,8 +12,9 @@ from penstock.errors import NotSeeded, PipelineFenced, ProgressGap
 from penstock.lsn import Lsn
 from penstock.pipelines.bookkeeping import Progress
 
-# The batch's own deltas are right; they must be read anew, from P; nothing is to be done.
-Decision = Literal["apply", "read", "skip"]
+# The batch's own deltas are right; they must be read anew, from P; nothing is to be done; nothing
+# can be done before it is seeded.
+Decision = Literal["apply", "read", "skip", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,21 @@ def decide(
             remedy=f"Run: penstock reset {name}",
             aggregate=name,
         )
-    if progress.epoch != epoch:
+    if progress.epoch < epoch:
+        raise ProgressGap(
+            f"the target of aggregate {name} was restored from a copy that is older than this job",
+            remedy="Start the job again: it begins where the target is, if the log still holds "
+            "that",
+            aggregate=name,
+        )
+    if progress.epoch > epoch:
         raise PipelineFenced(
             f"another job has taken over aggregate {name}",
             remedy="Stop one of the two; this one has stopped by itself",
             aggregate=name,
         )
+    if progress.state == "seeding":
+        return "wait"
     if progress.log_id != covered.log_id:
         raise NotSeeded(
             f"aggregate {name} is at a position of log {progress.log_id}, and this is log "
@@ -49,7 +59,7 @@ def decide(
             aggregate=name,
         )
     applied = progress.applied_lsn
-    if progress.state == "seeding" or covered.end <= applied:
+    if covered.end <= applied:
         return "skip"
     if progress.fingerprint != fingerprint:
         raise PipelineFenced(

@@ -25,8 +25,15 @@ from penstock.pipelines.sums import as_text
 _KEY = "_key_"
 
 
+# What decides about results, whatever the session was made for: a date is a date of UTC unless the
+# expression says otherwise, and what overflows is an error.
+_MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+
+
 def computed(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
     """The dimensions of each row that counts; notes as they are."""
+    for name, value in _MEANING.items():
+        deltas.sparkSession.conf.set(name, value)
     keys = {
         _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
         for ordinal, bound in enumerate(aggregates)
@@ -95,7 +102,8 @@ def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
     measures = {}
     for name in bound.config.measures:
         column = bound.config.summed_by(name)
-        measures[name] = rows[ROWS if column is None else sum_name(inputs[column])]
+        # A group of nothing but NULLs adds nothing.
+        measures[name] = pc.fill_null(rows[ROWS if column is None else sum_name(inputs[column])], 0)
     return Batch(pa.table(dimensions | measures), changes, notes)
 
 

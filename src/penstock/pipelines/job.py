@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
-from penstock.errors import LogRetired, NotSeeded, PenstockError
+from penstock.errors import LogRetired, NotSeeded, PenstockError, SeedingUnderWay
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
@@ -33,7 +33,7 @@ from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import check_expressions
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
 from penstock.pipelines.passing import may_pass, pauses_s
-from penstock.pipelines.seeding import seed
+from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.writing import Writer
@@ -44,14 +44,7 @@ from penstock.spark.errors import original
 from penstock.spark.session import SparkFailed
 
 _LOG = structlog.get_logger()
-# What holds for the job whatever the session was made for: a date is a date of UTC unless the
-# expression says otherwise, and what overflows is an error.
-_SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.pollingDelay": "20ms",
-}
+_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.streaming.pollingDelay": "20ms"}
 # Progress in Spark's checkpoint costs more than the batch; ours is in the target.
 _ASYNC = {
     "asyncProgressTrackingEnabled": "true",
@@ -59,6 +52,10 @@ _ASYNC = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 _LOOK_EVERY_S = 0.5
+
+
+class _Stopped(Exception):
+    """The job ends while an aggregate is being seeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,12 @@ class Job:
             stack.enter_context(self._seeding())
             query = stack.enter_context(self._following())
             while not self._stopping.wait(_LOOK_EVERY_S):
-                self._check(query)
+                try:
+                    self._check(query)
+                except PenstockError as error:
+                    # Now, for a seeding that is under way is waited for.
+                    _LOG.error("stopping", reason=str(error))
+                    raise
 
     def _prepare(self, stack: ExitStack) -> None:
         for name, value in _SETTINGS.items():
@@ -125,17 +127,25 @@ class Job:
             self._writers.append(stack.enter_context(writer))
         # Positions of targets only go up, so that nothing is left out that a later batch needs.
         pairs = zip(self._bound, self._writers, strict=True)
-        self._bound = [bound.after(writer.applied_lsn) for bound, writer in pairs]
+        self._bound = [
+            bound if writer.needs_seed else bound.after(writer.applied_lsn)
+            for bound, writer in pairs
+        ]
 
     @contextmanager
     def _seeding(self) -> Iterator[None]:
-        """Those that need it, one after the other, while the rest is followed."""
+        """Those that need it, one after the other, while the rest is followed; also one of which
+        a seeding was broken off meanwhile.
+        """
 
         def seed_all() -> None:
             try:
-                for writer in self._writers:
-                    if writer.needs_seed:
-                        self._seed(writer)
+                while not self._stopping.wait(_LOOK_EVERY_S):
+                    for writer in self._writers:
+                        if writer.needs_seed:
+                            self._seed(writer)
+            except _Stopped:
+                pass
             except Exception as error:  # noqa: BLE001 - raised by `run`
                 self._failure = error
 
@@ -151,34 +161,47 @@ class Job:
         """Try until it is done, or what is wrong will not pass, or the job stops."""
         pauses = pauses_s()
         while not self._stopping.is_set():
-            _LOG.info("seeding", aggregate=writer.name)
             try:
-                done = seed(
+                done = seed_if_due(
                     self._config,
                     writer.config,
                     lambda: self._spark,
-                    on_rows=partial(_tell_rows, writer.name),
+                    on_rows=partial(self._tell_rows, writer.name),
                 )
+            except SeedingUnderWay:
+                return  # by `penstock reset`, whose business it is
             except Exception as error:
                 if not may_pass(error):
                     raise
                 _LOG.warning("not seeded, trying again", aggregate=writer.name, reason=str(error))
                 self._stopping.wait(next(pauses))
             else:
-                _LOG.info("seeded", aggregate=writer.name, at=str(done.lsn))
+                writer.needs_seed = False
+                if done is not None:
+                    _LOG.info("seeded", aggregate=writer.name, at=str(done.lsn))
                 return
+
+    def _tell_rows(self, aggregate: str, rows: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        _LOG.info("seeding", aggregate=aggregate, rows=rows)
 
     @contextmanager
     def _following(self) -> Iterator[StreamingQuery]:
         self._spark.dataSource.register(PenstockDeltas)
-        for writer in self._writers:
+        # Those that are seeded come in where their snapshot was taken.
+        followed = [writer for writer in self._writers if not writer.needs_seed]
+        for writer in followed:
             self._check_held(writer)
-        start = self._reached = min(writer.applied_lsn for writer in self._writers)
+        start = self._reached = min(
+            (writer.applied_lsn for writer in followed), default=self._log.end().lsn
+        )
         _LOG.info("following", log=str(self._config.log.path), start=str(start))
         with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as scratch:
             query = (
                 computed(
-                    self._deltas(self._spark.readStream, startingPosition=str(start)), self._bound
+                    self._deltas(self._spark.readStream, self._bound, startingPosition=str(start)),
+                    self._bound,
                 )
                 .writeStream.foreachBatch(self._apply)
                 .option("checkpointLocation", str(Path(scratch) / "checkpoint"))
@@ -203,8 +226,8 @@ class Job:
                 aggregate=writer.name,
             ) from None
 
-    def _deltas(self, reader: Any, **options: str) -> DataFrame:
-        wanted = WantedDeltas(tuple(bound.summed for bound in self._bound))
+    def _deltas(self, reader: Any, bound: Sequence[Bound], **options: str) -> DataFrame:
+        wanted = WantedDeltas(tuple(each.summed for each in bound))
         frame: DataFrame = (
             reader.format("penstock-deltas")
             .options(path=str(self._config.log.path), wanted=as_option(wanted), **options)
@@ -258,7 +281,10 @@ class Job:
     def _read_again(self, number: int, covered: Covered) -> Batch:
         """What a range adds to one aggregate, from the log."""
         frame = self._deltas(
-            self._spark.read, startingPosition=str(covered.start), endingPosition=str(covered.end)
+            self._spark.read,
+            [bound.after(covered.start) for bound in self._bound],
+            startingPosition=str(covered.start),
+            endingPosition=str(covered.end),
         )
         with self._result(computed(frame, self._bound)) as result:
             return self._batch(result, number)
@@ -272,7 +298,3 @@ class Job:
             raise original(error) or SparkFailed("the query failed", str(error)) from error
         if not is_active:
             raise SparkFailed("the query was stopped by somebody else", "")
-
-
-def _tell_rows(aggregate: str, rows: int) -> None:
-    _LOG.info("rows read", aggregate=aggregate, rows=rows)

@@ -59,7 +59,7 @@ def merge_sql(target: TargetTable, pattern: Sequence[bool], deltas: str) -> str:
     table = table_sql(target)
     keys, sums = target.dimensions, target.measures
     typed = ", ".join(f"k{i}::{column.type} AS k{i}" for i, column in enumerate(keys))
-    added = ", ".join(f"sum(m{i}) AS m{i}" for i in range(len(sums)))
+    added = ", ".join(f"coalesce(sum(m{i}), 0) AS m{i}" for i in range(len(sums)))
     moved = " OR ".join(f"sum(m{i}) <> 0" for i in range(len(sums)))
     matching = " AND ".join(
         f"t.{named(column.name)} IS NULL" if null else f"t.{named(column.name)} = d.k{i}"

@@ -9,14 +9,8 @@ from psycopg import errors as pg
 
 from penstock.errors import ConnectionLost, SourceUnavailable, TargetUnavailable
 
-# The connection, or the others' transactions.
-PASSING = (
-    psycopg.OperationalError,
-    pg.SerializationFailure,
-    pg.DeadlockDetected,
-    SourceUnavailable,
-    ConnectionLost,
-)
+# The connection, or the others' transactions: deadlocks are among psycopg's operational errors.
+PASSING = (psycopg.OperationalError, SourceUnavailable, ConnectionLost)
 _FIRST_PAUSE_S = 0.1
 _LAST_PAUSE_S = 10.0
 

@@ -12,7 +12,7 @@ transaction, which makes the state `seeded`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,13 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import NotSeeded
+from penstock.errors import NotSeeded, SeedingUnderWay
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import bind, types_of
-from penstock.pipelines.target_tables import read_targets, unwritable
+from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
@@ -54,43 +55,112 @@ def seed(
 ) -> Seeded:
     """The targets as the source is at one position, which becomes theirs.
 
-    Without seeding they are emptied, and what changes from now on counts.
+    Without seeding they are emptied, and what changes from now on counts. If it fails, whoever
+    follows the log goes on from where the targets were.
     """
     log = LogReader(config.log.path)
-    log_id = str(log.identity.log_id)
-    target_dsn = aggregate.conninfo(config.source.conninfo)
-    with connect(target_dsn) as target:
-        with _writing(aggregate.name):
-            begin(target, aggregate, log_id, log.end().lsn)
-        # It may have been released, or be of another log: seeding is the remedy for both.
-        consumers.forget(log.storage, consumer_of(aggregate.name))
-        consumers.register(log.storage, consumer_of(aggregate.name), log_id, log.end().lsn)
-        if not aggregate.seed:
-            with _writing(aggregate.name):
-                return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
-        with (
-            snapshot(config.source.conninfo, on_wait=on_wait) as source,
-            translated(f"read the tables of aggregate {aggregate.name}"),
-        ):
-            _check_log_goes_on(log, source.lsn, aggregate.name)
-            tables = read_tables(source.connection, [each.table for each in aggregate.sources])
-            bound = bind(aggregate, types_of(tables), source.lsn)
-            sums = true_sums(source.connection, bound, spark, on_rows)
-        with _writing(aggregate.name):
-            return _write(target, aggregate, sums, source.lsn)
+    with _alone(config, aggregate) as target:
+        before = _begin(target, aggregate, log)
+        try:
+            return _seed(config, aggregate, spark, target, on_rows, on_wait)
+        except BaseException:
+            if before is not None and before.state != "seeding":
+                with suppress(psycopg.Error):  # else the job seeds it
+                    _give_back(target, before)
+            raise
+
+
+def seed_if_due(
+    config: Config,
+    aggregate: AggregateConfig,
+    spark: Callable[[], SparkSession],
+    *,
+    on_rows: OnRows = lambda _: None,
+) -> Seeded | None:
+    """As `seed`, for one that a seeding has left unfinished. None: it is no longer."""
+    with _alone(config, aggregate) as target:
+        with usable(aggregate.name):
+            progress = read_progress(target, aggregate.name)
+        if progress is None or progress.state != "seeding":
+            return None
+        _begin(target, aggregate, LogReader(config.log.path))
+        on_rows(0)
+        return _seed(config, aggregate, spark, target, on_rows)
+
+
+@contextmanager
+def _alone(config: Config, aggregate: AggregateConfig) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the target, on which the aggregate is seeded: by one at a time, for as long
+    as that connection lives.
+    """
+    with connect(aggregate.conninfo(config.source.conninfo)) as target:
+        with usable(aggregate.name):
+            (mine,) = target.execute(
+                "SELECT pg_try_advisory_lock(hashtextextended('penstock seeding ' || %s, 0))",
+                [aggregate.name],
+            ).fetchone() or (False,)
+        if not mine:
+            raise SeedingUnderWay(
+                f"aggregate {aggregate.name} is being seeded by another process",
+                remedy="Wait for it; or end it, if it seeds by another declaration",
+                aggregate=aggregate.name,
+            )
+        yield target
+
+
+def _seed(
+    config: Config,
+    aggregate: AggregateConfig,
+    spark: Callable[[], SparkSession],
+    target: psycopg.Connection[Any],
+    on_rows: OnRows,
+    on_wait: OnWait = lambda _: None,
+) -> Seeded:
+    log = LogReader(config.log.path)
+    if not aggregate.seed:
+        with usable(aggregate.name):
+            return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
+    with (
+        snapshot(config.source.conninfo, on_wait=on_wait) as source,
+        translated(f"read the tables of aggregate {aggregate.name}"),
+    ):
+        _check_log_goes_on(log, source.lsn, aggregate.name)
+        tables = read_tables(source.connection, [each.table for each in aggregate.sources])
+        bound = bind(aggregate, types_of(tables), source.lsn)
+        sums = true_sums(source.connection, bound, spark, on_rows)
+    with usable(aggregate.name):
+        return _write(target, aggregate, sums, source.lsn)
+
+
+def _begin(
+    target: psycopg.Connection[Any], aggregate: AggregateConfig, log: LogReader
+) -> Progress | None:
+    """Returns what was there."""
+    log_id, end = str(log.identity.log_id), log.end().lsn
+    with usable(aggregate.name):
+        before = read_progress(target, aggregate.name)
+        begin(target, aggregate, log_id, end)
+    name = consumer_of(aggregate.name)
+    known = {consumer.name: consumer for consumer in consumers.consumers(log.storage)}.get(name)
+    if known is None or known.invalidated or known.log_id != log_id:
+        # Seeding is the remedy for all of it. Else what is held back is enough.
+        consumers.forget(log.storage, name)
+        consumers.register(log.storage, name, log_id, end)
+    return before
+
+
+def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:
+    """As it was, but for `seeded`: what came meanwhile was passed over, and is read again."""
+    target.execute(
+        "UPDATE penstock.progress SET state = 'seeded', fingerprint = %s, log_id = %s,"
+        " applied_lsn = %s WHERE aggregate = %s",
+        [before.fingerprint, before.log_id, before.applied, before.aggregate],
+    )
 
 
 def _nothing(aggregate: AggregateConfig) -> pa.Table:
     dimensions = {name: pa.array([], pa.string()) for name in aggregate.dimensions}
     return pa.table(dimensions | {name: pa.array([], pa.int64()) for name in aggregate.measures})
-
-
-@contextmanager
-def _writing(aggregate: str) -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise unwritable(aggregate, error) from error
 
 
 def consumer_of(aggregate: str) -> str:

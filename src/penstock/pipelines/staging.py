@@ -112,7 +112,7 @@ def portions(
 ) -> Iterator[dict[Key, Amounts]]:
     """Rolled up for one target, as many at a time as the driver takes. In a transaction."""
     keys = _keys(staged, target)
-    sums = [f"sum({_amount(staged, column.name)})" for column in target.measures]
+    sums = [f"coalesce(sum({_amount(staged, column.name)}), 0)" for column in target.measures]
     width = len(keys)
     with connection.cursor(name="staged") as cursor:
         cursor.execute(

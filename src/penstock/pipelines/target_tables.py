@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -55,10 +57,19 @@ def _missing(aggregate: str, table: TableName, column: str | None) -> TargetMism
     )
 
 
-def unwritable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
+@contextmanager
+def usable(aggregate: str) -> Iterator[None]:
+    """Statements on a target; what the server refuses is told as our own error."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise unusable(aggregate, error) from error
+
+
+def unusable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
     """Without the server's text, which quotes values."""
     return TargetUnavailable(
-        f"the target of aggregate {aggregate} cannot be written: {type(error).__name__}",
+        f"the target of aggregate {aggregate} cannot be used: {type(error).__name__}",
         remedy="Run: penstock doctor, which says what is wrong with it",
         aggregate=aggregate,
     )

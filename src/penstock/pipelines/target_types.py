@@ -58,6 +58,11 @@ def _keeps_any(column: BaseType) -> bool:
     return column.name not in _INEXACT and not (column.modifier >= 0 and column.name in _ROUNDING)
 
 
+def _cuts_blanks(column: BaseType) -> bool:
+    """A text that is too long is refused, but not if only blanks are: those are cut off."""
+    return column.name == "varchar" and column.modifier >= 0
+
+
 def keeps_column(column: BaseType, given: BaseType) -> bool:
     """Whether a column stores each value of another column's type as it is."""
     if column.name == given.name != "citext":
@@ -65,10 +70,14 @@ def keeps_column(column: BaseType, given: BaseType) -> bool:
     if given.name in INTEGERS:
         return column.name in INTEGERS or keeps_sum(column, given)
     textual = given.name not in _TYPED and given.name != "bpchar"
+    if given.name == "text" and _cuts_blanks(column):
+        return False
     return textual and (column.name in _STRINGS or column.is_enum)
 
 
 def _keeps_same(column: BaseType, given: BaseType) -> bool:
+    if _cuts_blanks(column):
+        return 0 <= given.modifier <= column.modifier
     if column.modifier in (-1, given.modifier) or column.name not in _ROUNDING:
         return True
     if column.name in _TIMES:
@@ -81,7 +90,7 @@ def _keeps_same(column: BaseType, given: BaseType) -> bool:
 def keeps_expression(column: BaseType, given: ValueType) -> bool:
     """Whether a column stores each value that Spark computes as it is: it is given its text."""
     if column.name in _STRINGS:
-        return True
+        return given.kind is not Kind.TEXT or not _cuts_blanks(column)
     if given.kind is Kind.TEXT:
         return not column.builtin or column.name not in _TYPED
     if given.kind is Kind.DECIMAL and given.scale == 0 and column.name in INTEGERS:

@@ -109,7 +109,7 @@ def _grouped_by_server(
                 *(sql.SQL("coalesce(sum({}), 0)").format(column) for column in sums.values()),
             ]
         ),
-        table=_identifier(source.table),
+        table=_rows_of(connection, source.table),
         where=_without_special(sums.values()),
         groups=sql.SQL(", ").join(groups) if groups else sql.SQL("()"),
     )
@@ -194,7 +194,7 @@ def _copied(
 ) -> Iterator[pa.RecordBatch]:
     selected = sql.SQL(", ").join(map(sql.Identifier, columns))
     statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(
-        selected, _identifier(table)
+        selected, _rows_of(connection, table)
     )
     names = [str(number) for number in range(len(columns))]
     with (
@@ -208,7 +208,8 @@ def _copied(
         yield from csv.open_csv(
             io.BufferedReader(blocks, _COPY_BLOCK),
             csv.ReadOptions(column_names=names, block_size=_COPY_BLOCK),
-            csv.ParseOptions(newlines_in_values=True),
+            # A line of one column that is NULL is empty, and a row all the same.
+            csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
             csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
                 null_values=[""],
@@ -257,5 +258,12 @@ def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:
     return batch.sums
 
 
-def _identifier(table: TableName) -> sql.Composable:
-    return sql.Identifier(table.schema, table.name)
+def _rows_of(connection: psycopg.Connection[Any], table: TableName) -> sql.Composable:
+    """Those that come under its name in the log: of a partitioned table all, of another one not
+    those of tables that inherit from it.
+    """
+    (partitioned,) = connection.execute(
+        "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [table.sql]
+    ).fetchone() or (False,)
+    name = sql.Identifier(table.schema, table.name)
+    return name if partitioned else sql.SQL("ONLY {}").format(name)

@@ -34,7 +34,7 @@ from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
 from penstock.pipelines.sums import arrays, rolled_up
-from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
 from penstock.postgres.snapshots import snapshot
@@ -106,7 +106,17 @@ def verify(
             aggregate=aggregate.name,
         )
     log = LogReader(config.log.path)
-    with _held(log), connect(aggregate.conninfo(config.source.conninfo)) as target:
+    with (
+        _held(log),
+        connect(aggregate.conninfo(config.source.conninfo)) as target,
+        usable(aggregate.name),
+    ):
+        if repair:
+            # One at a time: what two have found would be added twice.
+            target.execute(
+                "SELECT pg_advisory_lock(hashtextextended('penstock repair ' || %s, 0))",
+                [aggregate.name],
+            )
         with snapshot(config.source.conninfo) as source:
             sources = read_tables(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types_of(sources), source.lsn)
@@ -114,6 +124,7 @@ def verify(
         _wait_for_log(log, source.lsn)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         progress = _progress(target, aggregate, log)
+        _wait_for_log(log, progress.applied_lsn)  # it may have been seeded just now
         truth = _at(log, bound, spark, truth, source.lsn, progress.applied_lsn)
         tables = read_targets(target, aggregate)
         found = [each for table in tables for each in _compare(target, aggregate, table, truth)]

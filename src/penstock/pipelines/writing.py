@@ -15,7 +15,7 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
-from penstock.errors import NotSeeded, PipelineFenced
+from penstock.errors import ConnectionLost, NotSeeded, PipelineFenced
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
@@ -24,7 +24,7 @@ from penstock.pipelines.deciding import Covered
 from penstock.pipelines.passing import PASSING, pauses_s
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
-from penstock.pipelines.target_tables import read_targets, unwritable
+from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
 from penstock.postgres.connect import connect
 from penstock.sections import Dsn
@@ -66,7 +66,7 @@ class Writer(Closing):
             with _closed_if_it_fails(connection):
                 progress = self._claimed(connection)
         except psycopg.Error as error:
-            raise unwritable(self.name, error) from error
+            raise unusable(self.name, error) from error
         self.applied_lsn = progress.applied_lsn
         self.needs_seed = progress.state == "seeding"
         return self
@@ -96,9 +96,10 @@ class Writer(Closing):
                 )
                 self._stopping.wait(next(pauses))
             except psycopg.Error as error:
-                raise unwritable(self.name, error) from error
+                raise unusable(self.name, error) from error
             else:
-                if applied.decision != "skip":
+                self.needs_seed = applied.decision == "wait"
+                if applied.decision in ("apply", "read"):
                     self.applied_lsn = covered.end
                     self._register()
                 if applied.parked:
@@ -113,7 +114,7 @@ class Writer(Closing):
             connection = connect(self.dsn)
             if self._aggregate is not None:
                 with _closed_if_it_fails(connection):
-                    self._lock(connection)
+                    self._lock_again(connection, self._aggregate.epoch)
             self._connection = connection
         return self._connection
 
@@ -132,6 +133,19 @@ class Writer(Closing):
                     remedy="Stop it first: one job follows all aggregates of a log",
                     aggregate=self.name,
                 )
+
+    def _lock_again(self, connection: psycopg.Connection[Any], epoch: int) -> None:
+        """The server may take our own lost session for alive, until its network says otherwise."""
+        try:
+            self._lock(connection)
+        except PipelineFenced as error:
+            progress = read_progress(connection, self.name)
+            if progress is None or progress.epoch != epoch:
+                raise
+            raise ConnectionLost(
+                f"the lock of aggregate {self.name} is still held by a session that we lost",
+                remedy="Wait until the server notices, or end that session",
+            ) from error
 
     def _claimed(self, connection: psycopg.Connection[Any]) -> Progress:
         ready_targets(connection, self.config, self._tables)

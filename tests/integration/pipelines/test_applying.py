@@ -542,7 +542,10 @@ def test_a_target_that_is_missing_or_lacks_a_column_is_named(database: Database)
 
 def test_a_job_of_another_epoch_is_fenced_in_the_transaction(follower: Follower) -> None:  # M5.3
     follower.add({A: 1})
-    follower.aggregate = replace(follower.aggregate, epoch=7)
+    follower.database.run("UPDATE penstock.progress SET epoch = 7")
     with pytest.raises(PipelineFenced):
+        follower.add({A: 1})
+    follower.aggregate = replace(follower.aggregate, epoch=8)
+    with pytest.raises(ProgressGap, match="older than this job"):
         follower.add({A: 1})
     assert follower.shown() == {A: 1}

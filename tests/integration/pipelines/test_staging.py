@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.pipelines.applying import Batch, add_batch
 from penstock.pipelines.staging import put_table
 from support.database import Database
-from support.targets import Deltas, Follower, with_tables
+from support.targets import Deltas, Follower, declared, with_tables
 
 STATS = (
     "CREATE TABLE stats (service text, status text, count bigint NOT NULL,"
@@ -33,6 +35,32 @@ def test_keys_arrive_as_they_were(follower: Follower) -> None:  # M5.3
     }
     follower.add(keys)
     assert follower.shown() == keys
+
+
+def test_a_group_of_nulls_adds_nothing(database18: Database) -> None:  # M5.2
+    with_tables(
+        database18,
+        "CREATE TABLE stats (service text, status text, count bigint, cost numeric,"
+        " UNIQUE NULLS NOT DISTINCT (service, status))",
+    )
+    config = declared(measures={"count": "count", "cost": "sum(price)"})
+    empty = pa.table(
+        {
+            "service": ["s", "s"],
+            "status": ["a", "b"],
+            "count": pa.array([1, 1]),
+            "cost": pa.array([None, None], pa.decimal128(38, 2)),
+        }
+    )
+    with Follower(database18, config) as follower:
+        follower.add({A: (1, "5.00")})
+        names = ["service", "status"], ["count", "cost"]
+        with follower.connection.transaction():
+            staged = put_table(follower.connection, "counts", empty, *names)
+            add_batch(
+                follower.connection, follower.aggregate, Batch(empty.slice(0, 0), staged=staged)
+            )
+        assert follower.shown() == {A: (2, Decimal("5.00")), ("s", "b"): (1, Decimal(0))}
 
 
 def test_what_another_attempt_left_there_is_not_counted_and_goes(

@@ -18,12 +18,13 @@ from penstock.changelog.consumers import consumers, invalidate, register
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import NotSeeded, SetupBlocked, TargetUnavailable
+from penstock.errors import NotSeeded, SeedingUnderWay, SetupBlocked, TargetUnavailable
 from penstock.lsn import Lsn
+from penstock.pipelines import seeding
 from penstock.pipelines import truth as truth_module
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
-from penstock.pipelines.seeding import Seeded, seed
+from penstock.pipelines.seeding import Seeded, seed, seed_if_due
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.snapshots import Snapshot, snapshot
@@ -511,6 +512,69 @@ def test_others_see_what_was_there_until_it_is_seeded_also_if_it_is_cut_off(
     assert shown(source) == old
     seed(config, SEEDED, no_spark)
     assert shown(source) == EXPECTED
+
+
+def test_a_reset_that_fails_leaves_an_aggregate_as_it_was(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    source.run("UPDATE penstock.progress SET state = 'live'")
+    before = source.rows("SELECT fingerprint, log_id, applied_lsn FROM penstock.progress")
+    source.run("INSERT INTO notifications VALUES (9, 's', 'a', 1)")
+
+    def interrupted(*_: Any) -> NoReturn:
+        assert state(source)[0] == "seeding"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(seeding, "true_sums", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        seed(config, declared(filter="id > 0"), no_spark)
+    # Whoever follows the log reads again what it has passed over meanwhile.
+    assert state(source)[0] == "seeded"
+    assert source.rows("SELECT fingerprint, log_id, applied_lsn FROM penstock.progress") == before
+    assert shown(source) == EXPECTED
+
+
+def test_two_do_not_seed_at_once(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    config = config_of(source, tmp_path)
+    others: list[BaseException | None] = []
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(seeding, "true_sums", true_sums)
+        with pytest.raises(SeedingUnderWay, match="counts is being seeded by another process"):
+            seed(config, SEEDED, no_spark)
+        with pytest.raises(SeedingUnderWay):
+            seed_if_due(config, SEEDED, no_spark)
+        others.append(None)
+        return true_sums(*arguments)
+
+    monkeypatch.setattr(seeding, "true_sums", meanwhile)
+    seed(config, SEEDED, no_spark)
+    assert others
+    assert shown(source) == EXPECTED
+    # And one that is seeded meanwhile is not seeded again.
+    assert seed_if_due(config, SEEDED, no_spark) is None
+    source.run("UPDATE penstock.progress SET state = 'seeding'", "DELETE FROM stats")
+    assert seed_if_due(config, SEEDED, no_spark) is not None
+    assert shown(source) == EXPECTED
+
+
+def test_rows_of_tables_that_inherit_are_not_in_the_log_and_not_in_the_truth(
+    source: Database, tmp_path: Path
+) -> None:  # M5.5
+    source.run(
+        "CREATE TABLE more () INHERITS (notifications)",
+        "INSERT INTO more VALUES (7, 'other', 'a', 1)",
+    )
+    seed(config_of(source, tmp_path), SEEDED, no_spark)
+    assert shown(source) == EXPECTED
+    with snapshot(source.dsn()) as taken:
+        (table,) = (each.table for each in SEEDED.sources)
+        (copied,) = truth_module._copied(taken.connection, table, ["service"])
+    assert copied.num_rows == 3
 
 
 def test_a_key_that_the_target_refuses_is_parked_when_seeding_too(

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from penstock.changelog.consumers import consumers
+from penstock.changelog.reader import LogReader
 from penstock.config import Config
-from penstock.errors import NotSeeded
+from penstock.errors import NotSeeded, TargetUnavailable
 from penstock.pipelines import verifying
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.target_tables import read_targets
+from penstock.pipelines.truth import true_sums
 from penstock.pipelines.verifying import Difference, Verified, verify
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.targets import declared, with_tables
+from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT
 
 COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
@@ -64,6 +69,77 @@ def test_what_was_just_seeded_is_right_also_when_the_source_has_moved_on(
     )
     done = verified(config)
     assert (done.differences, done.keys, done.parked) == ((), 2, 0)
+
+
+def test_it_is_right_under_load_while_the_target_is_ahead_of_the_snapshot(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6
+    """The truth is of a moment before: what the log has since is added to it."""
+    seed(config, COUNTS, no_spark)
+
+    def then_more_is_applied(*arguments: Any) -> Any:
+        found = true_sums(*arguments)
+        database.run(
+            "INSERT INTO notifications VALUES (4, 's', '1', 9)",
+            "DELETE FROM notifications WHERE id = 3",
+        )
+        monkeypatch.setattr(verifying, "true_sums", true_sums)
+        seed(config, COUNTS, no_spark)
+        return found
+
+    monkeypatch.setattr(verifying, "true_sums", then_more_is_applied)
+    assert verified(config).differences == ()
+    assert database.rows("SELECT service, count FROM stats") == [("s", 3)]
+
+
+def test_the_log_keeps_what_is_needed_until_it_is_verified(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    held: list[list[str]] = []
+    log = LogReader(config.log.path)
+
+    def looked(*arguments: Any) -> Any:
+        held.append([each.name for each in consumers(log.storage)])
+        return true_sums(*arguments)
+
+    monkeypatch.setattr(verifying, "true_sums", looked)
+    verified(config)
+    assert any(name.startswith("verify-") for name in held[0])
+    assert not any(each.name.startswith("verify-") for each in consumers(log.storage))
+
+
+def test_two_repairs_at_once_add_a_difference_once(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    database.run("UPDATE stats SET count = 1 WHERE service = 's'")
+    repair = verifying._repair
+    waiting = (
+        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory'"
+        " AND datname = current_database()"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        others: list[Future[Verified]] = []
+
+        def while_another_waits(*arguments: Any) -> None:
+            monkeypatch.setattr(verifying, "_repair", repair)
+            others.append(pool.submit(lambda: verified(config, repair=True)))
+            eventually(lambda: database.rows(waiting), "the other waits")
+            repair(*arguments)
+
+        monkeypatch.setattr(verifying, "_repair", while_another_waits)
+        assert len(verified(config, repair=True).differences) == 1
+        assert others[0].result(20).differences == ()
+    assert verified(config).differences == ()
+
+
+def test_a_target_that_was_never_set_up_is_one_of_our_errors(
+    database: Database, config: Config
+) -> None:  # M7.3
+    database.run("DROP SCHEMA penstock CASCADE")
+    with pytest.raises(TargetUnavailable, match="counts cannot be used: UndefinedTable"):
+        verified(config)
 
 
 def test_differences_are_found_and_repaired(database: Database, config: Config) -> None:  # M5.6

@@ -103,7 +103,8 @@ def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M
 def test_one_that_is_to_be_seeded_applies_nothing_until_then(job: Job) -> None:  # M5.5
     with job.writer(declared()) as writer:
         assert writer.needs_seed
-        assert job.apply(writer, 0, {A: 2}) == Applied("skip")
+        assert job.apply(writer, 0, {A: 2}) == Applied("wait")
+        assert writer.needs_seed
     assert job.shown() == {}
     with job.writer(declared()) as writer:
         assert writer.needs_seed
@@ -169,7 +170,7 @@ def test_what_will_not_pass_is_a_named_error(job: Job) -> None:  # M5.3, M7.3
         with pytest.raises(ProgressGap):
             job.apply(writer, 3, {A: 1})
         job.database.run("ALTER TABLE stats RENAME TO others")
-        with pytest.raises(TargetUnavailable, match=r"counts cannot be written: UndefinedTable"):
+        with pytest.raises(TargetUnavailable, match=r"counts cannot be used: UndefinedTable"):
             job.apply(writer, 0, {A: 1})
         job.database.run("ALTER TABLE others RENAME TO stats")
         job.apply(writer, 0, {A: 1})

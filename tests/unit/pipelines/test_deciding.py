@@ -60,13 +60,17 @@ def decided(start: int, end: int, progress: Progress | None) -> Decision:
         # It was seeded while the job was further on: the log has what lies between.
         (120, 150, "seeded", "read"),
         # Whoever seeds it says where it is, afterwards.
-        (10, 50, "seeding", "skip"),
-        (100, 150, "seeding", "skip"),
-        (120, 150, "seeding", "skip"),
+        (10, 50, "seeding", "wait"),
+        (100, 150, "seeding", "wait"),
+        (120, 150, "seeding", "wait"),
     ],
 )
 def test_what_to_do(start: int, end: int, state: State, decision: Decision) -> None:  # M5.3
     assert decided(start, end, at(100, state)) == decision
+
+
+def test_the_position_of_one_that_is_being_seeded_is_not_looked_at() -> None:  # M3.9, M5.5
+    assert decided(100, 150, at(100, "seeding", log=OTHER, fingerprint="g")) == "wait"
 
 
 def test_a_batch_that_begins_after_the_target_s_position_is_a_gap() -> None:  # M5.3
@@ -79,14 +83,13 @@ def test_a_batch_that_begins_after_the_target_s_position_is_a_gap() -> None:  # 
     [
         (None, NotSeeded, "no row in penstock.progress"),
         (at(100, epoch=4), PipelineFenced, "another job has taken over"),
-        (at(100, epoch=2), PipelineFenced, "another job has taken over"),
+        (at(100, epoch=2), ProgressGap, "was restored from a copy that is older than this job"),
         # Also where a reset was done before the configuration of the running job was exchanged.
         (at(100, "seeded", fingerprint="g"), PipelineFenced, "reset for another declaration"),
         (at(50, fingerprint="g"), PipelineFenced, "reset for another declaration"),
         # Positions of another log are not compared, whatever they are (M3.9).
         (at(100, log=OTHER), NotSeeded, "a position of log 0b, and this is log 0a"),
         (at(10, log=OTHER), NotSeeded, "a position of log 0b"),
-        (at(100, "seeding", log=OTHER), NotSeeded, "a position of log 0b"),
     ],
 )
 def test_what_must_not_be_applied(progress: Progress | None, error: Any, said: str) -> None:

@@ -42,7 +42,9 @@ BOOL = BaseType("bool", "boolean")
     ("column", "given"),
     [
         (TEXT, VARCHAR),
-        (VARCHAR, TEXT),
+        (VARCHAR, VARCHAR),
+        (BaseType("varchar", "character varying"), TEXT),
+        (VARCHAR, UUID),
         (TEXT, ENUM),
         (ENUM, TEXT),
         (OTHER_ENUM, ENUM),
@@ -70,6 +72,10 @@ def test_these_are_kept(column: BaseType, given: BaseType) -> None:
     ("column", "given", "better"),
     [
         (CHAR, TEXT, "text"),
+        # Blanks at the end that do not fit are cut off.
+        (VARCHAR, TEXT, "text"),
+        (VARCHAR, BaseType("varchar", "character varying"), "character varying"),
+        (VARCHAR, BaseType("varchar", "character varying(30)", 34), "character varying(30)"),
         (NAME, TEXT, "text"),
         (CITEXT, TEXT, "text"),
         (TEXT, CHAR, "character(5)"),
