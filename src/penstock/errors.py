@@ -528,6 +528,10 @@ class PipelineFenced(PipelineError):
     """Another job works on the same aggregate."""
 
 
+class ComputationFailed(PipelineError):
+    """Spark could not compute an expression, or had no room to."""
+
+
 class SeedingUnderWay(PipelineError):
     """Somebody else seeds the same aggregate."""
 

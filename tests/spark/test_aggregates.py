@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import (
+    ComputationFailed,
     ConfigInvalidValue,
     NotSeeded,
     PipelineFenced,
@@ -193,6 +194,29 @@ def test_a_truncate_stops_the_job_with_the_remedy(
         assert error.remedy == "Run: penstock reset service_stats"
         seed(config, config.aggregate[0], lambda: spark)
         assert prepared.value("SELECT count(*) FROM ft_service_stats") == 0
+
+
+def test_an_expression_that_cannot_be_computed_is_named_without_the_value(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M7.3
+    dimensions = {**AGGREGATE["dimensions"], "key_type": "cast(cast(key_type as int) as string)"}
+    config = notify_config(
+        prepared, tmp_path / "log", AGGREGATE | {"dimensions": dimensions, "seed": False}
+    )
+    with prepared.connect() as connection, captured(config):
+        with job(config, spark) as running:
+            eventually(lambda: prepared.rows("SELECT FROM penstock.progress"), "it has begun")
+            Notifications(connection).insert(3)
+            error = running.failed()
+        (seeded,) = notify_config(
+            prepared, tmp_path / "log", AGGREGATE | {"dimensions": dimensions}
+        ).aggregate
+        with pytest.raises(ComputationFailed) as raised:
+            seed(config, seeded, lambda: spark)
+    for each in (error, raised.value):
+        assert isinstance(each, ComputationFailed)
+        assert "CAST_INVALID_INPUT" in str(each)
+        assert "normal" not in str(each)
 
 
 def test_another_declaration_needs_a_reset(

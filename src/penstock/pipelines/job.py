@@ -40,7 +40,7 @@ from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
 from penstock.postgres.tables import read_tables
 from penstock.spark.deltas import PenstockDeltas, as_option
-from penstock.spark.errors import original
+from penstock.spark.errors import failed, original
 from penstock.spark.session import SparkFailed
 
 _LOG = structlog.get_logger()
@@ -295,6 +295,6 @@ class Job:
         # First, for one that fails has its error before it is no longer active.
         is_active = query.isActive
         if (error := query.exception()) is not None:
-            raise original(error) or SparkFailed("the query failed", str(error)) from error
+            raise original(error) or failed(error) from error
         if not is_active:
             raise SparkFailed("the query was stopped by somebody else", "")

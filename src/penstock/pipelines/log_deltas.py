@@ -19,6 +19,7 @@ from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batches, computed, grouped, plain_batches
 from penstock.spark.deltas import PenstockDeltas, as_option
+from penstock.spark.errors import computing
 
 
 def log_deltas(
@@ -44,5 +45,7 @@ def log_deltas(
         .load()
     )
     rows = grouped(computed(frame, [bound]), [bound])
-    (batch,) = batches(rows.toArrow(), [bound])
+    with computing():
+        result = rows.toArrow()
+    (batch,) = batches(result, [bound])
     return batch

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     DataSource,
@@ -30,7 +29,7 @@ from penstock.pipelines.staging import Staged, put
 from penstock.postgres.connect import connect, portable
 from penstock.postgres.failures import translated
 from penstock.sections import Dsn
-from penstock.spark.errors import original, said_once
+from penstock.spark.errors import computing, said_once
 
 _FORMAT = "penstock-staging"
 
@@ -85,10 +84,8 @@ def stage(rows: DataFrame, bound: Bound, ordinal: int, dsn: Dsn) -> Staged:
     rows.sparkSession.dataSource.register(Staging)
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
         told = Path(directory) / "parts"
-        try:
+        with computing():
             rows.write.format(_FORMAT).mode("append").option("told", str(told)).save()
-        except PySparkException as error:
-            raise original(error) or error from error
         parts = json.loads(told.read_text())
     return Staged(
         tuple(name for name, _ in parts),

@@ -26,6 +26,7 @@ from penstock.pipelines.expressions_checked import check_expressions
 from penstock.pipelines.grouping import batches, computed, grouped
 from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
+from penstock.spark.errors import computing
 
 # What Spark gets at one go: long beside the start of a job, little memory.
 _ROWS_AT_ONCE = 500_000
@@ -254,7 +255,9 @@ def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:
     noted = numbered.append_column(NOTE, pa.nulls(len(deltas), pa.string()))
     frame: DataFrame = spark.createDataFrame(noted)
     rows = grouped(computed(frame, [bound]), [bound])
-    (batch,) = batches(rows.toArrow(), [bound])
+    with computing():
+        result = rows.toArrow()
+    (batch,) = batches(result, [bound])
     return batch.sums
 
 

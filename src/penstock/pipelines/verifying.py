@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -40,6 +41,9 @@ from penstock.postgres.connect import connect
 from penstock.postgres.snapshots import snapshot
 from penstock.postgres.tables import read_tables
 
+# Under such names the log is held while it is read.
+_HOLDING = "verify-"
+_LONGEST = timedelta(days=1)
 # Capture is milliseconds behind the server, if it runs.
 _CATCH_UP_S = 30.0
 _LOOK_EVERY_S = 0.02
@@ -141,7 +145,11 @@ def verify(
 @contextmanager
 def _held(log: LogReader) -> Iterator[None]:
     """The log keeps what comes from now on until we are done."""
-    name = f"verify-{secrets.token_hex(4)}"
+    for left in consumers.consumers(log.storage):
+        since = datetime.now(UTC) - datetime.fromisoformat(left.updated_at)
+        if left.name.startswith(_HOLDING) and since > _LONGEST:
+            consumers.forget(log.storage, left.name)  # of one that was killed
+    name = f"{_HOLDING}{secrets.token_hex(4)}"
     consumers.register(log.storage, name, str(log.identity.log_id), log.end().lsn)
     try:
         yield

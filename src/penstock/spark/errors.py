@@ -13,11 +13,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from penstock import errors
-from penstock.errors import PenstockError, PipelineError
+from penstock.errors import ComputationFailed, PenstockError, PipelineError
 
 # As Python ends a traceback; Spark puts the whole of it into its own message.
 _OURS = re.compile(r"^(?:\S*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
+# As Spark begins a message.
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 
 
 def original(error: BaseException) -> PenstockError | None:
@@ -31,6 +36,25 @@ def original(error: BaseException) -> PenstockError | None:
     again: PenstockError = kind.__new__(kind, problem)
     PenstockError.__init__(again, problem, remedy=remedy)
     return again
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Work for Spark; what goes wrong in it is told as our own error."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise original(error) or failed(error) from error
+
+
+def failed(error: BaseException) -> ComputationFailed:
+    """By the names that Spark gives its conditions: its texts quote values."""
+    names = dict.fromkeys(_CONDITION.findall(str(error)))
+    return ComputationFailed(
+        f"Spark's work failed: {', '.join(names) or type(error).__name__}",
+        remedy="Correct the expression that cannot be computed of every row, such as a cast; or "
+        "give Spark more memory",
+    )
 
 
 def explain(error: BaseException) -> str | None:
