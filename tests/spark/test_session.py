@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from penstock.interrupts import Interrupts
 from penstock.spark.session import SparkFailed, _environment, throwaway_session
@@ -40,8 +42,12 @@ def test_the_workers_of_a_cluster_can_reach_the_driver(monkeypatch: pytest.Monke
     [("nonsense", "Master must either be yarn"), ("local[x]", "Could not parse Master URL")],
 )
 def test_a_master_that_is_none_is_named_without_java_s_stack(
-    tmp_path: Path, master: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, said: str
 ) -> None:  # M5.7, M7.3
+    # Other tests may have a session in this process, which pyspark would take instead.
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    for name in ("_active_spark_context", "_gateway", "_jvm"):
+        monkeypatch.setattr(SparkContext, name, None)
     with (
         pytest.raises(SparkFailed, match=said) as caught,
         Interrupts() as interrupts,

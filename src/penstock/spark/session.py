@@ -23,6 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
+from pyspark.logger import PySparkLogger
 from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
@@ -100,8 +101,12 @@ def throwaway_session(
     with ExitStack() as stack:
         # py4j would tell at length that the JVM it talks to is gone, which is what we want; the
         # others repeat each error of an expression, with Java's stack.
-        for name_of_logger in ("", "py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-            stack.enter_context(_silent(logging.getLogger(name_of_logger)))
+        for logger in (
+            *map(logging.getLogger, ("", "py4j")),
+            # As pyspark makes them: it would not get along with plain ones of these names.
+            *map(PySparkLogger.getLogger, ("SQLQueryContextLogger", "DataFrameQueryContextLogger")),
+        ):
+            stack.enter_context(_silent(logger))
         stack.callback(_forget, unless=SparkContext._gateway)  # noqa: SLF001 - see there
         jvm = _start_jvm(settings, environment, directory, said)
         stack.callback(_end, jvm)
