@@ -9,12 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from penstock.changelog.maintenance import prune
 from penstock.changelog.settings import LogSettings, RetentionSettings
 from support.applications import APPS, Application, application
+from support.beside import beside
 from support.notes import NotesLog
 from support.repeats import SOAK, repeats
 from support.waiting import eventually
@@ -76,28 +77,15 @@ def await_batches(running: Application, directory: Path, *, more: int) -> None:
     )
 
 
-@contextmanager
-def written_all_the_time(log: NotesLog, directory: Path) -> Iterator[None]:
+def written_all_the_time(log: NotesLog, directory: Path) -> AbstractContextManager[None]:
     """Small transactions without end, and retention, which may take all that was applied."""
-    done = threading.Event()
-    failure: list[BaseException] = []
 
-    def write() -> None:
+    def write(done: threading.Event) -> None:
         chance = random.Random(5)
-        try:
-            while not done.wait(chance.uniform(0, 0.2)):
-                log.insert(chance.randrange(1, 12))
-                # Only who has begun is known to the log.
-                if (directory / "batches" / "0.json").exists():
-                    prune(log.writer, RetentionSettings(min_age_s=0))
-        except BaseException as error:  # noqa: BLE001 - for the test to raise
-            failure.append(error)
+        while not done.wait(chance.uniform(0, 0.2)):
+            log.insert(chance.randrange(1, 12))
+            # Only who has begun is known to the log.
+            if (directory / "batches" / "0.json").exists():
+                prune(log.writer, RetentionSettings(min_age_s=0))
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    assert not failure, failure
+    return beside(write)

@@ -9,8 +9,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import psycopg
 
 from penstock.config import Config
 from penstock.pipelines.bookkeeping import TABLES
+from support.beside import beside
 from support.database import Database
 
 _COLUMNS = """
@@ -257,34 +257,20 @@ class Notifications:
         )
 
 
-@contextmanager
-def working(database: Database, seed: int) -> Iterator[None]:
+def working(database: Database, seed: int) -> AbstractContextManager[None]:
     """Random work beside the block, whatever happens to the server meanwhile."""
-    done = threading.Event()
-    failure: list[BaseException] = []
 
-    def work() -> None:
+    def work(done: threading.Event) -> None:
         chance = random.Random(seed)
-        try:
-            while not done.is_set():
-                try:
-                    with database.connect() as connection:
-                        notifications = Notifications(connection, chance.randrange(2**32))
-                        while not done.is_set():
-                            notifications.work(1)
-                            time.sleep(chance.uniform(0.0, 0.1))
-                except (psycopg.OperationalError, psycopg.Rollback):
-                    # The server is down or was, perhaps while it rolled back: a client tries again.
-                    time.sleep(0.02)
-        except BaseException as error:  # noqa: BLE001 - for the test to raise
-            failure.append(error)
+        while not done.is_set():
+            try:
+                with database.connect() as connection:
+                    notifications = Notifications(connection, chance.randrange(2**32))
+                    while not done.is_set():
+                        notifications.work(1)
+                        time.sleep(chance.uniform(0.0, 0.1))
+            except (psycopg.OperationalError, psycopg.Rollback):
+                # The server is down or was, perhaps while it rolled back: a client tries again.
+                time.sleep(0.02)
 
-    thread = threading.Thread(target=work, name="work")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    if failure:
-        raise failure[0]
+    return beside(work)

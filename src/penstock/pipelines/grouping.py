@@ -23,8 +23,6 @@ from penstock.pipelines.sums import as_text
 
 # Before the names of dimensions; no column of the source begins so, for it ends with a type.
 _KEY = "_key_"
-
-
 # What decides about results, whatever the session was made for: a date is a date of UTC unless the
 # expression says otherwise, and what overflows is an error.
 _MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}

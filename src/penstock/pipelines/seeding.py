@@ -30,6 +30,7 @@ from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.locks import try_lock
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
@@ -95,10 +96,7 @@ def _alone(config: Config, aggregate: AggregateConfig) -> Iterator[psycopg.Conne
     """
     with connect(aggregate.conninfo(config.source.conninfo)) as target:
         with usable(aggregate.name):
-            (mine,) = target.execute(
-                "SELECT pg_try_advisory_lock(hashtextextended('penstock seeding ' || %s, 0))",
-                [aggregate.name],
-            ).fetchone() or (False,)
+            mine = try_lock(target, "seeding", aggregate.name)
         if not mine:
             raise SeedingUnderWay(
                 f"aggregate {aggregate.name} is being seeded by another process",
@@ -153,7 +151,8 @@ def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:
     """As it was, but for `seeded`: what came meanwhile was passed over, and is read again."""
     target.execute(
         "UPDATE penstock.progress SET state = 'seeded', fingerprint = %s, log_id = %s,"
-        " applied_lsn = %s WHERE aggregate = %s",
+        # Not if the new rows are there already, and only our own end went wrong.
+        " applied_lsn = %s WHERE aggregate = %s AND state = 'seeding'",
         [before.fingerprint, before.log_id, before.applied, before.aggregate],
     )
 

@@ -31,6 +31,7 @@ from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.comparing import compare_sql
 from penstock.pipelines.keys import parted
+from penstock.pipelines.locks import wait_for_lock
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
@@ -117,10 +118,7 @@ def verify(
     ):
         if repair:
             # One at a time: what two have found would be added twice.
-            target.execute(
-                "SELECT pg_advisory_lock(hashtextextended('penstock repair ' || %s, 0))",
-                [aggregate.name],
-            )
+            wait_for_lock(target, "repair", aggregate.name)
         with snapshot(config.source.conninfo) as source:
             sources = read_tables(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types_of(sources), source.lsn)

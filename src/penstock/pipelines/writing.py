@@ -21,6 +21,7 @@ from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.locks import try_lock
 from penstock.pipelines.passing import PASSING, pauses_s
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
@@ -122,10 +123,7 @@ class Writer(Closing):
         """One job at a time; the lock goes with the connection, the epoch stays."""
         deadline = time.monotonic() + _CLAIM_S
         while True:
-            (mine,) = connection.execute(
-                "SELECT pg_try_advisory_lock(hashtextextended('penstock ' || %s, 0))", [self.name]
-            ).fetchone() or (False,)
-            if mine:
+            if try_lock(connection, "job", self.name):
                 return
             if time.monotonic() > deadline or self._stopping.wait(0.2):
                 raise PipelineFenced(

@@ -536,6 +536,25 @@ def test_a_reset_that_fails_leaves_an_aggregate_as_it_was(
     assert shown(source) == EXPECTED
 
 
+def test_a_reset_that_ends_in_disorder_after_its_commit_is_done_all_the_same(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3, M5.5: its rows are there, so is its position
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    source.run("UPDATE penstock.progress SET state = 'live'")
+    source.run("INSERT INTO notifications VALUES (9, 's', 'a', 1)")
+    write = seeding._write
+
+    def interrupted(*arguments: Any) -> NoReturn:
+        raise KeyboardInterrupt(write(*arguments).lsn)
+
+    monkeypatch.setattr(seeding, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        seed(config, SEEDED, no_spark)
+    assert state(source) == ("seeded", raised.value.args[0])
+    assert shown(source) == {**EXPECTED, ("s", "a"): 3}
+
+
 def test_two_do_not_seed_at_once(
     source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.5

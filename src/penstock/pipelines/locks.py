@@ -1,0 +1,22 @@
+"""Locks on an aggregate in its target's database. Each goes with the connection that has it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import psycopg
+
+# Who works on it: the job that follows the log, one that seeds it, one that repairs it.
+Work = Literal["job", "seeding", "repair"]
+_KEY = "hashtextextended('penstock ' || %s || ' ' || %s, 0)"
+
+
+def try_lock(connection: psycopg.Connection[Any], work: Work, aggregate: str) -> bool:
+    """Whether nobody else has it."""
+    sql = f"SELECT pg_try_advisory_lock({_KEY})"
+    row = connection.execute(sql.encode(), [work, aggregate]).fetchone()
+    return bool(row and row[0])
+
+
+def wait_for_lock(connection: psycopg.Connection[Any], work: Work, aggregate: str) -> None:
+    connection.execute(f"SELECT pg_advisory_lock({_KEY})".encode(), [work, aggregate])
