@@ -69,3 +69,8 @@ else
 fi
 "${pip[@]}" install -q --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' ||
   fail "pip could not install the Python packages" "See its message above; the network may be down"
+
+# --- Spark's classes ---------------------------------------------------------------------------
+say "Preparing Spark's classes, which halves the time in which Spark starts"
+"$venv/bin/python" -m penstock.spark.class_archive 2>/dev/null ||
+  say "Spark's classes could not be prepared: everything works, and starts more slowly"

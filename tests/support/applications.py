@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
+from penstock.spark.class_archive import use_archive
 from penstock.spark.session import session_members
 from support.waiting import eventually
 
@@ -27,7 +28,7 @@ APPS = Path(__file__).parents[1] / "spark" / "apps"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # A test waits for JVMs to start more than for anything else: no time to optimise what runs once.
-JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+JAVA = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {use_archive()}"
 
 
 class Application:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,7 +77,9 @@ class Database:
             for slot, pid in slots:
                 if pid is not None:
                     connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-                connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+                # A temporary one goes with its connection, perhaps just now.
+                with suppress(psycopg.errors.UndefinedObject):
+                    connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
         self._admin(
             sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
         )

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PipelineError
 from penstock.interrupts import Interrupts
+from penstock.spark.class_archive import use_archive
 
 _HERE = "local[*]"
 # A line of Java's that tells nothing about what to do.
@@ -127,7 +128,7 @@ def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[s
     if any("GC" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
         java = ""  # beside another choice of the user's Java would not start
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
-    java += f" -Dlog4j2.configurationFile=file:{log4j2}"
+    java += f" {use_archive()} -Dlog4j2.configurationFile=file:{log4j2}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
