@@ -1,17 +1,21 @@
-"""From where people start Spark: a virtual environment that is not activated, a notebook."""
+"""How people start Spark and its queries: a notebook, `spark-submit`, each trigger.
+
+From a virtual environment that nobody activated, as all applications of these tests are.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from support.applications import APPS, SPARK_HOME, application
 from support.notes import NotesLog
-
-TESTS = Path(__file__).parents[1]
+from support.waiting import eventually
 
 # Cells, as a notebook runs them: one after the other in a process that has no file.
 NOTEBOOK = """
@@ -36,19 +40,32 @@ def log(tmp_path: Path) -> Path:
     return log.path
 
 
-def test_every_trigger_delivers_from_an_environment_that_nobody_activated(
-    log: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "trigger", [{}, {"processingTime": "100 milliseconds"}, {"availableNow": True}], ids=str
+)
+def test_every_trigger_delivers(
+    spark: SparkSession, log: Path, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:  # M5.1
-    command = [sys.executable, APPS / "triggers.py", log, tmp_path]
-    with application(command, tmp_path, {"PYTHONPATH": str(TESTS)}) as running:
-        running.succeeded(within_s=120)
-    delivered = json.loads((tmp_path / "delivered.json").read_text())
-    everything = [0, 1, 2, 3, 4]
-    assert delivered == {
-        "default": everything,
-        "processingTime": everything,
-        "availableNow": everything,
-    }
+    numbers: list[int] = []
+
+    def collect(frame: DataFrame, _batch_id: int) -> None:
+        numbers.extend(row["id"] for row in frame.collect())
+
+    writing = (
+        spark.readStream.format("penstock")
+        .options(path=str(log), table="notes", maxRowsPerTrigger="2")
+        .load()
+        .writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    query = (writing.trigger(**trigger) if trigger else writing).start()
+    if "availableNow" in trigger:
+        query.awaitTermination()
+    else:
+        # Three batches: it goes on by itself after the first.
+        eventually(lambda: len(numbers) >= 5, "all batches", within_s=60)
+        query.stop()
+    assert numbers == [0, 1, 2, 3, 4]
 
 
 def test_a_session_that_spark_itself_makes_reads_with_no_register_call(

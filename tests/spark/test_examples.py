@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
 
 import pyarrow.dataset
 import pytest
+from pyspark.sql import SparkSession
 
 from support.applications import SPARK_HOME, application
 from support.capturing import capture_config, capturing
@@ -55,14 +57,20 @@ def test_a_stream_is_printed_until_ctrl_c(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_changes_table_in_parquet_gets_each_change_once(
-    log: Path, database18: Database, tmp_path: Path
+    spark: SparkSession,
+    log: Path,
+    database18: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = tmp_path / "target"
+    script = str(EXAMPLES / "changes_to_parquet.py")
+    monkeypatch.setattr("sys.argv", [script, str(log), "items", str(target)])
+    # It finds the session of these tests, which has to stay: to start Spark twice takes long.
+    monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
 
     def run() -> list[tuple[str, int]]:
-        command = [sys.executable, EXAMPLES / "changes_to_parquet.py", log, "items", target]
-        with application(command, tmp_path) as running:
-            running.succeeded(within_s=120)
+        runpy.run_path(script, run_name="__main__")
         table = pyarrow.dataset.dataset(target / "changes", exclude_invalid_files=True).to_table()
         rows = table.sort_by([("_commit_version", "ascending"), ("_seq", "ascending")])
         return [(row["_change_type"], row["id"]) for row in rows.to_pylist()]
