@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from penstock.capture.engine import Capture
 from penstock.cli_aggregates import aggregate, reset, verify
 from penstock.cli_log import app as log_app
 from penstock.errors import PenstockError
+from penstock.interrupts import Interrupts
 from penstock.logs import configure_logs
 from penstock.ops import present
 from penstock.ops.doctor import diagnose
@@ -30,6 +32,7 @@ from penstock.ops.setup import setup as run_setup
 from penstock.ops.steps import Plan
 from penstock.ops.teardown import teardown as run_teardown
 from penstock.ops.tools import read_tools, require_tools
+from penstock.run.supervisor import Supervisor
 from penstock.terminal import (
     AsJson,
     ConfigPath,
@@ -136,6 +139,21 @@ def capture(config: ConfigPath = None) -> None:
     running = Capture(loaded)
     handle_signals(lambda *_: running.stop())
     running.run()
+
+
+@app.command()
+def run(config: ConfigPath = None) -> None:
+    """Capture, and keep all declared aggregates up to date, until stopped: everything in one.
+
+    Each part is a process that is started again when it dies. A service: its log is on stderr.
+    SIGTERM and Ctrl-C end all of it cleanly.
+    """
+    loaded = configuration.load(config)
+    if loaded.aggregate:
+        require_tools(read_tools())
+    configure_logs()
+    with suppress(KeyboardInterrupt), Interrupts() as interrupts:
+        Supervisor(config, loaded.log.path, aggregates=bool(loaded.aggregate)).run(interrupts)
 
 
 @app.command()

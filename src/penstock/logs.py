@@ -6,16 +6,31 @@ import logging
 import sys
 
 import structlog
+from structlog.typing import Processor
+
+from penstock.errors import PenstockError
 
 
-def configure_logs(level: int = logging.INFO) -> None:
-    """Call once, at the edge: commands do, libraries do not."""
+def configure_logs(level: int = logging.INFO, *, as_json: bool = False) -> None:
+    """Call once, at the edge: commands do, libraries do not.
+
+    As JSON it has no time: who reads it has a clock.
+    """
+    for_people: list[Processor] = [
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+    ]
+    for_programs: list[Processor] = [structlog.processors.JSONRenderer(default=str)]
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            *(for_programs if as_json else for_people),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def log_failure(error: PenstockError) -> None:
+    """Of a part that ends: what the operator has to know."""
+    structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)

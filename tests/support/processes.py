@@ -30,7 +30,7 @@ class PenstockProcess:
         environ: Mapping[str, str] | None = None,
         impatient: bool = False,
     ) -> None:
-        """`command`: `capture` or `aggregate`.
+        """`command`: `capture`, `aggregate` or `run`.
 
         `directory`: for its configuration and what it says.
 
@@ -87,7 +87,11 @@ class PenstockProcess:
         return self._running().poll() is not None
 
     def said(self) -> str:
-        return self._said.read_text(errors="replace")[-2000:]
+        """The end of it, for a person."""
+        return self.all_said()[-2000:]
+
+    def all_said(self) -> str:
+        return self._said.read_text(errors="replace")
 
     def reap(self) -> None:
         """Whatever the test did: no process is left."""

@@ -1,10 +1,10 @@
-"""What capture does about each error: the one table, and the pause between two attempts. Pure."""
+"""What capture does about each error: the one table, and how long it is patient. Pure."""
 
 from __future__ import annotations
 
-import random
 from enum import Enum
 
+from penstock.backoff import Backoff
 from penstock.errors import (
     ConnectionLost,
     LogAtBudget,
@@ -46,26 +46,6 @@ _RETRY_BRIEFLY_S = 70.0
 def reaction(error: PenstockError) -> Reaction:
     """Of the class itself, or the nearest base that the table names."""
     return next(_REACTIONS[base] for base in type(error).__mro__ if base in _REACTIONS)
-
-
-class Backoff:
-    """Pauses that double from `first_s` to `most_s`, each shortened at random by up to a half.
-
-    Many clients of one restarted server thus do not return in step.
-    """
-
-    def __init__(self, first_s: float = 0.1, most_s: float = 10.0) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._next_s = first_s
-
-    def pause_s(self) -> float:
-        pause, self._next_s = self._next_s, min(self._most_s, self._next_s * 2)
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-
-    def reset(self) -> None:
-        """The connection worked: the next failure is a new one."""
-        self._next_s = self._first_s
 
 
 class Patience:

@@ -173,15 +173,21 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[bool]:
+        with self.held(name) as descriptor:
+            yield descriptor is not None
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[int | None]:
+        """As `lock`, with the descriptor: a process that inherits it holds the lock too."""
         self._make_folder(self.root)
         descriptor = os.open(self.root / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                yield False
+                yield None
             else:
-                yield True
+                yield descriptor
         finally:
             os.close(descriptor)
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.backoff import Backoff
 from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
@@ -32,7 +33,7 @@ from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import check_expressions
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
-from penstock.pipelines.passing import may_pass, pauses_s
+from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
@@ -86,6 +87,7 @@ class Job:
         self._bound: list[Bound] = []
         # The end of the last batch.
         self._reached = Lsn(0)
+        self._has_applied = False
 
     def stop(self) -> None:
         self._stopping.set()
@@ -159,7 +161,7 @@ class Job:
 
     def _seed(self, writer: Writer) -> None:
         """Try until it is done, or what is wrong will not pass, or the job stops."""
-        pauses = pauses_s()
+        backoff = Backoff()
         while not self._stopping.is_set():
             try:
                 done = seed_if_due(
@@ -174,7 +176,7 @@ class Job:
                 if not may_pass(error):
                     raise
                 _LOG.warning("not seeded, trying again", aggregate=writer.name, reason=str(error))
-                self._stopping.wait(next(pauses))
+                self._stopping.wait(backoff.pause_s())
             else:
                 writer.needs_seed = False
                 if done is not None:
@@ -263,7 +265,10 @@ class Job:
         try:
             for number, writer in enumerate(self._writers):
                 compute = partial(self._batch, result, number)
-                writer.apply(covered, compute, partial(self._read_again, number))
+                applied = writer.apply(covered, compute, partial(self._read_again, number))
+                if applied is not None and applied.changes and not self._has_applied:
+                    _LOG.info("first change applied", aggregate=writer.name)
+                    self._has_applied = True
         except PenstockError as error:
             self._failure = error
             raise

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
+import structlog
 from pyspark.sql import SparkSession
 
 from penstock.config import Config
@@ -15,6 +16,7 @@ from penstock.interrupts import Interrupts
 from penstock.pipelines.job import Job
 from penstock.spark.session import throwaway_session
 
+_LOG = structlog.get_logger()
 # A batch that is being applied when we are told to stop has so long to commit or roll back.
 _LAST_BATCH_S = 10.0
 
@@ -27,6 +29,7 @@ def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
             _directory() as directory,
             job_session(directory / "spark", interrupts, master=master) as spark,
         ):
+            _LOG.info("spark started", master=master)
             job = Job(config, spark)
             ended = Event()
 

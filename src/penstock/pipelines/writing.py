@@ -11,6 +11,7 @@ from typing import Any, Self
 import psycopg
 import structlog
 
+from penstock.backoff import Backoff
 from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
@@ -22,7 +23,7 @@ from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.locks import try_lock
-from penstock.pipelines.passing import PASSING, pauses_s
+from penstock.pipelines.passing import PASSING
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
 from penstock.pipelines.target_tables import read_targets, unusable
@@ -83,7 +84,8 @@ class Writer(Closing):
         read_again: Callable[[Covered], Batch],
     ) -> Applied | None:
         """Try until it is done, or what is wrong will not pass. None: stopped meanwhile."""
-        pauses = pauses_s()
+        backoff = Backoff()
+        troubled = False
         while not self._stopping.is_set():
             try:
                 connection = self._connected()
@@ -95,10 +97,13 @@ class Writer(Closing):
                     aggregate=self.name,
                     error=type(error).__name__,
                 )
-                self._stopping.wait(next(pauses))
+                troubled = True
+                self._stopping.wait(backoff.pause_s())
             except psycopg.Error as error:
                 raise unusable(self.name, error) from error
             else:
+                if troubled:
+                    _LOG.info("target written again", aggregate=self.name)
                 self.needs_seed = applied.decision == "wait"
                 if applied.decision in ("apply", "read"):
                     self.applied_lsn = covered.end

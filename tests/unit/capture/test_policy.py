@@ -7,13 +7,8 @@ import inspect
 import pytest
 
 from penstock import errors
-from penstock.capture.policy import (
-    _RETRY_BRIEFLY_S,
-    Backoff,
-    Patience,
-    Reaction,
-    reaction,
-)
+from penstock.backoff import Backoff
+from penstock.capture.policy import _RETRY_BRIEFLY_S, Patience, Reaction, reaction
 from penstock.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -58,23 +53,6 @@ EVERY_ERROR = [
 def test_only_what_may_pass_by_itself_is_tried_again(kind: type[PenstockError]) -> None:
     # Trying again would only hide all the others.
     assert reaction(kind.__new__(kind)) is MAY_PASS.get(kind, Reaction.STOP)
-
-
-def test_pauses_double_up_to_a_limit_and_differ_between_clients() -> None:
-    for _ in range(20):
-        backoff = Backoff(first_s=0.1, most_s=1.0)
-        pauses = [backoff.pause_s() for _ in range(6)]
-        for pause, full in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0], strict=True):
-            assert full / 2 <= pause <= full
-    assert len({Backoff().pause_s() for _ in range(20)}) > 1
-
-
-def test_after_a_reset_the_pauses_start_over() -> None:
-    backoff = Backoff(first_s=0.1, most_s=10.0)
-    for _ in range(7):
-        backoff.pause_s()
-    backoff.reset()
-    assert backoff.pause_s() <= 0.1
 
 
 def test_a_lost_connection_is_opened_again_for_ever() -> None:

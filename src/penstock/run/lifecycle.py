@@ -1,0 +1,69 @@
+"""What one part is doing, and when it is started again. Pure: it is told the time.
+
+waiting → starting → running ⇄ troubled
+             ↑           ↓
+          pausing  ←  (it ended)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock.backoff import Backoff
+from penstock.errors import PenstockError
+
+State = Literal["waiting", "starting", "running", "troubled", "pausing"]
+# One that ran for so long was well: when it ends, that is a new trouble.
+_WELL_S = 60.0
+# What parts say of themselves, in their logs.
+_WELL = ("following", "target written again")
+_TROUBLED = ("reconnecting", "target not written, trying again")
+
+
+class PartFailed(PenstockError):
+    """A part ended with an error that needs a person, in its own words."""
+
+
+@dataclass
+class Lifecycle:
+    """One part. It runs as soon as it says that it follows what comes before it."""
+
+    name: str
+    state: State = "waiting"
+    ends: int = 0
+    has_run: bool = False
+    # Why it ended, if it said so.
+    failure: PartFailed | None = None
+    # When it is to be started.
+    due: float = 0.0
+    _runs_since: float | None = None
+    _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=1.0, most_s=30.0))
+
+    def started(self) -> None:
+        self.state = "starting"
+        self.failure = None
+
+    def said(self, event: Mapping[str, Any], now: float) -> None:
+        """Take notice of a line of its log."""
+        what = event.get("event")
+        if what in _WELL:
+            self.state = "running"
+            self.has_run = True
+            self._runs_since = self._runs_since or now
+        elif what in _TROUBLED:
+            self.state = "troubled"
+        elif what == "failed":
+            self.failure = PartFailed(str(event["problem"]), remedy=str(event["remedy"]))
+
+    def ended(self, now: float) -> float:
+        """Returns the pause after which it is due again."""
+        if self._runs_since is not None and now - self._runs_since >= _WELL_S:
+            self._backoff.reset()
+        self._runs_since = None
+        self.state = "pausing"
+        self.ends += 1
+        pause_s = self._backoff.pause_s()
+        self.due = now + pause_s
+        return pause_s

@@ -1,0 +1,221 @@
+"""Starts the parts, listens to what they say, starts again what dies, and ends them all.
+
+Nothing is left whatever happens: a part ends by itself when the pipe to its input breaks, so also
+when the supervisor is killed. Until then each holds the lock that this one took, so that a second
+supervisor waits for them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.changelog.storage import LocalStorage
+from penstock.errors import LogInUse
+from penstock.interrupts import Interrupts
+from penstock.run.lifecycle import Lifecycle
+from penstock.run.milestones import Milestones
+from penstock.run.part import AGGREGATES, CAPTURE
+
+_LOG = structlog.get_logger()
+# Not seen by who looks whether the directory is empty.
+_LOCK = ".run.lock"
+# Those of a supervisor that was killed need a moment to notice.
+_LOCK_S = 10.0
+# A batch that is being applied may commit; what takes longer is rolled back.
+_STOP_S = 15.0
+_NEVER_S = 3600.0
+_PROGRAM = (sys.executable, "-m", "penstock.run.part")
+
+Event = Mapping[str, Any]
+Watcher = Callable[[str, Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    part: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    part: str
+    code: int
+
+
+class Supervisor:
+    """Runs until it is interrupted, or capture cannot even start."""
+
+    def __init__(
+        self,
+        config: Path | None,
+        log: Path,
+        *,
+        aggregates: bool,
+        watch: Watcher = lambda _part, _event: None,
+        program: Sequence[str] = _PROGRAM,
+    ) -> None:
+        """`watch` is given all that parts say, in their order; `program` runs one of them."""
+        self._program = program
+        self._config = config
+        self._storage = LocalStorage(log)
+        self._watch = watch
+        self._parts = {CAPTURE: Lifecycle(CAPTURE)}
+        if aggregates:
+            self._parts[AGGREGATES] = Lifecycle(AGGREGATES)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Those who have not said their last word.
+        self._listening: set[str] = set()
+        self._news: queue.SimpleQueue[_Line | _Ended] = queue.SimpleQueue()
+        self._milestones = Milestones(time.monotonic())
+
+    def states(self) -> dict[str, str]:
+        return {name: part.state for name, part in self._parts.items()}
+
+    def run(self, interrupts: Interrupts) -> None:
+        """Raises KeyboardInterrupt when it is time to end; all parts have ended then."""
+        with _alone(self._storage, interrupts) as lock:
+            try:
+                while True:
+                    self._start_due(lock)
+                    with suppress(queue.Empty):
+                        with interrupts.heeded():
+                            news = self._news.get(timeout=self._until_due_s())
+                        self._heard(news)
+            finally:
+                self._stop()
+
+    def _start_due(self, lock: int) -> None:
+        now = time.monotonic()
+        for name, part in self._parts.items():
+            if part.state not in ("waiting", "pausing") or part.due > now:
+                continue
+            # It reads the log, which capture begins.
+            if name == AGGREGATES and not self._parts[CAPTURE].has_run:
+                continue
+            self._start(part, lock)
+
+    def _until_due_s(self) -> float:
+        due = [part.due for part in self._parts.values() if part.state == "pausing"]
+        return max(0.0, min(due, default=time.monotonic() + _NEVER_S) - time.monotonic())
+
+    def _start(self, part: Lifecycle, lock: int) -> None:
+        command = [*self._program, part.name]
+        if self._config is not None:
+            command.append(str(self._config))
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[lock],
+            # A terminal's Ctrl-C is for the supervisor.
+            start_new_session=True,
+        )
+        self._processes[part.name] = process
+        self._listening.add(part.name)
+        part.started()
+        _LOG.info("started", part=part.name, pid=process.pid)
+        threading.Thread(
+            target=self._listen, args=(part.name, process), name=f"{part.name} says", daemon=True
+        ).start()
+
+    def _listen(self, part: str, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None  # noqa: S101 - it is a pipe
+        with process:  # whose pipes are closed at its end
+            for line in process.stderr:
+                self._news.put(_Line(part, line.decode(errors="replace").rstrip()))
+            code = process.wait()
+        self._news.put(_Ended(part, code))
+
+    def _heard(self, news: _Line | _Ended) -> None:
+        part = self._parts[news.part]
+        now = time.monotonic()
+        if isinstance(news, _Ended):
+            self._listening.discard(part.name)
+            self._ended(part, news.code, now)
+            return
+        event = _event(news.text)
+        _tell(part.name, event)
+        part.said(event, now)
+        if account := self._milestones.said(part.name, event, now):
+            _LOG.info(account)
+        self._watch(part.name, event)
+
+    def _ended(self, part: Lifecycle, code: int, now: float) -> None:
+        # Without capture there is nothing to do, and what is wrong at the start stays wrong. Later,
+        # and of the others, the rest goes on: above all, the server is not held back.
+        if part.name == CAPTURE and not part.has_run and part.failure is not None:
+            raise part.failure
+        pause_s = part.ended(now)
+        _LOG.warning("ended", part=part.name, how=_how(code), again_in_s=round(pause_s, 1))
+
+    def _stop(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_S
+        for name, process in self._processes.items():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _LOG.warning("does not end, killed", part=name)
+                process.kill()
+                process.wait()
+        while self._listening:
+            match self._news.get():
+                case _Line(part, text):
+                    _tell(part, _event(text))
+                case _Ended(part):
+                    self._listening.discard(part)
+
+
+@contextmanager
+def _alone(storage: LocalStorage, interrupts: Interrupts) -> Iterator[int]:
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        with storage.held(_LOCK) as lock:
+            if lock is not None:
+                yield lock
+                return
+        if time.monotonic() > deadline:
+            raise LogInUse(
+                f"another penstock run works on the change log in {storage.root}",
+                remedy="Stop it first, or give this one a configuration with another log and slot",
+                path=str(storage.root),
+            )
+        with interrupts.heeded():
+            time.sleep(0.1)
+
+
+def _event(line: str) -> Event:
+    """What a part says; a line that is none of its log (Python's own, a crash) is as it is."""
+    with suppress(ValueError):
+        found = json.loads(line)
+        if isinstance(found, dict) and "event" in found:
+            return found
+    return {"event": line, "level": "warning"}
+
+
+def _tell(part: str, event: Event) -> None:
+    facts = {name: value for name, value in event.items() if name not in ("event", "level")}
+    level = logging.getLevelNamesMapping().get(str(event.get("level", "info")).upper())
+    _LOG.log(level or logging.INFO, event["event"], part=part, **facts)
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

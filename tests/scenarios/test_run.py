@@ -1,0 +1,127 @@
+"""`penstock run` with everything real: its processes are killed in turn and together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Config
+from support.database import Database
+from support.jobs import caught_up
+from support.marks import lines_by_pid
+from support.notify import AGGREGATE, LIVE, SCHEMA, differences, notify_config, working
+from support.processes import PenstockProcess, started
+from support.repeats import SOAK
+from support.waiting import eventually
+
+# Spark starts anew after all but the first.
+VICTIMS = (
+    ("capture",),
+    ("capture", "aggregates"),
+    ("supervisor",),
+    *(
+        (("aggregates",), ("java",), ("capture", "java"), ("supervisor", "capture", "aggregates"))
+        if SOAK
+        else ()
+    ),
+)
+MOMENTS = (
+    "started                        part=capture",
+    "started                        part=aggregates",
+    *(("spark started", "first change applied after") if SOAK else ()),
+)
+
+
+class RunProcess(PenstockProcess):
+    """`penstock run`, and the processes that it starts."""
+
+    def __init__(self, config: Config, directory: Path, scratch: Path) -> None:
+        super().__init__("run", config, directory, environ={"TMPDIR": str(scratch)})
+        self._scratch = scratch
+
+    def family(self) -> dict[int, str]:
+        return lines_by_pid(str(self._scratch))
+
+    def pid(self, name: str) -> int:
+        """Of the newest, for one that was killed may not have been buried yet."""
+        word = {"supervisor": " run --config", "java": "SparkSubmit"}.get(name, f"part {name}")
+        found = [pid for pid, line in self.family().items() if word in line]
+        assert found, self.family()
+        return max(found)
+
+    def all_gone(self) -> None:
+        eventually(lambda: not self.family(), "no process is left", within_s=30)
+
+    def ctrl_c(self) -> int:
+        self._running().send_signal(signal.SIGINT)
+        return self._running().wait(30)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """Spark's sockets are there, whose names are limited."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-t-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_every_process_is_killed_in_turn_and_together(
+    database18: Database, tmp_path: Path, scratch: Path
+) -> None:  # M5.3, M7.1
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    config = notify_config(database18, tmp_path / "log", AGGREGATE, LIVE)
+    run = RunProcess(config, tmp_path, scratch)
+    with started(run):
+        with working(database18, seed=5):
+            followed(database18, run)
+            eventually(lambda: "first change applied after" in run.all_said(), "it is told")
+        for victims in VICTIMS:
+            with working(database18, seed=6):
+                time.sleep(0.3)
+                for pid in [run.pid(name) for name in victims]:
+                    os.kill(pid, signal.SIGKILL)
+                if "supervisor" in victims:
+                    # The others notice that they are alone; the next one waits for them.
+                    run.start()
+                followed(database18, run)
+            followed(database18, run)
+            with database18.connect() as connection:
+                for target in ("ft_all", "ft_service_stats", "ft_by_date", "ft_live"):
+                    assert differences(connection, target) == 0, (victims, target)
+        run.stop(within_s=30)
+        run.all_gone()
+    assert "Traceback" not in run.all_said()
+    assert "does not end" not in run.all_said()
+
+
+def followed(database: Database, run: RunProcess) -> None:
+    def must_run() -> None:
+        assert not run.has_ended, run.said()
+
+    caught_up(database, meanwhile=must_run)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_at_each_stage_ends_everything_at_once(
+    database18: Database, tmp_path: Path, scratch: Path, moment: str
+) -> None:  # M7.1
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    config = notify_config(database18, tmp_path / "log", AGGREGATE)
+    run = RunProcess(config, tmp_path, scratch)
+    with started(run), working(database18, seed=7):
+        eventually(lambda: moment in run.all_said() or run.has_ended, moment, within_s=90)
+        begun = time.monotonic()
+        assert run.ctrl_c() == 0, run.said()
+        assert time.monotonic() - begun < 15
+        run.all_gone()
+    assert "Traceback" not in run.all_said()
+    assert list(scratch.iterdir()) == []
