@@ -65,9 +65,12 @@ def load_runs(said: Path, _directory: Path, _mark: str) -> bool:
     [
         (postgres_starts, signal.SIGTERM),
         (java_starts, signal.SIGINT),
-        (load_runs, signal.SIGINT),
-        # Like the moment after it, and as long to wait for.
-        *([(spark_plans_the_first_batch, signal.SIGTERM)] if SOAK else []),
+        # These take long to come.
+        *(
+            [(spark_plans_the_first_batch, signal.SIGTERM), (load_runs, signal.SIGINT)]
+            if SOAK
+            else []
+        ),
     ],
 )
 def test_an_interrupted_demo_ends_at_once_and_leaves_nothing(

@@ -24,10 +24,15 @@ from support.waiting import eventually
 # Spark starts anew after all but the first.
 VICTIMS = (
     ("capture",),
-    ("capture", "aggregates"),
-    ("supervisor",),
+    ("supervisor", "java"),
     *(
-        (("aggregates",), ("java",), ("capture", "java"), ("supervisor", "capture", "aggregates"))
+        (
+            ("aggregates",),
+            ("java",),
+            ("supervisor",),
+            ("capture", "aggregates"),
+            ("supervisor", "capture", "aggregates"),
+        )
         if SOAK
         else ()
     ),
