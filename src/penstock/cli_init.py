@@ -105,7 +105,7 @@ def _show(suggestion: Suggestion, path: Path, commands: list[str]) -> None:
     stdout.print(f"{path} is written, with {' and '.join(held)}.", markup=False)
     if suggestion.unfit:
         what = counted(len(suggestion.unfit), "table")
-        stdout.print(f"{what} cannot be captured as they are; the file says why.", markup=False)
+        stdout.print(f"Left out: {what}, for reasons that the file tells.", markup=False)
     for line in _about_secrets(suggestion.dsn):
         stdout.print(line, markup=False)
     stdout.print("Look it over, then:", markup=False)

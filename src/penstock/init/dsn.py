@@ -37,7 +37,7 @@ def without_secrets(dsn: Dsn, variable: str | None = None) -> OpenDsn:
     >>> without_secrets(Dsn("postgresql://app:secret@db/app?sslmode=require", "flag --dsn")).text
     'postgresql://app@db/app?sslmode=require'
     >>> without_secrets(Dsn("host=db password=secret dbname=app", "flag --dsn"))
-    OpenDsn(text='host=db dbname=app', secrets=('password',), variable=None)
+    OpenDsn(text='dbname=app host=db', secrets=('password',), variable=None)
     """
     given = parse_dsn(dsn)
     secrets = tuple(name for name in given if name in _secret_parameters())

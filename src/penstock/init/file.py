@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import ConfigExists, ConfigNotWritten
@@ -12,18 +13,19 @@ from penstock.errors import ConfigExists, ConfigNotWritten
 
 def refuse_existing(path: Path) -> None:
     """Asked before the database is, so that nobody waits for a refusal."""
-    if path.is_dir():
-        raise ConfigNotWritten(
-            f"{path} is a folder", remedy="Name a file in it with --config", file=str(path)
-        )
-    if os.path.lexists(path):
-        raise _exists(path)
-    if not path.parent.is_dir():
-        raise ConfigNotWritten(
-            f"there is no folder {path.parent}",
-            remedy="Make it first, or name another file with --config",
-            file=str(path),
-        )
+    with _explained(path):
+        if path.is_dir():
+            raise ConfigNotWritten(
+                f"{path} is a folder", remedy="Name a file in it with --config", file=str(path)
+            )
+        if os.path.lexists(path):
+            raise FileExistsError
+        if not path.parent.is_dir():
+            raise ConfigNotWritten(
+                f"there is no folder {path.parent}",
+                remedy="Make it first, or name another file with --config",
+                file=str(path),
+            )
 
 
 def write_new(path: Path, text: str) -> None:
@@ -32,26 +34,21 @@ def write_new(path: Path, text: str) -> None:
     refuse_existing(path)
     # Short, whatever the length of the file's own name.
     unfinished = path.parent / f".penstock-{secrets.token_hex(8)}"
-    try:
+    with _explained(path):
         try:
             _write(unfinished, text)
-            try:
-                os.link(unfinished, path)
-            except FileExistsError:
-                raise
-            except OSError:  # some file systems have no links
-                _write(path, text)
+            _link(unfinished, path, text)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def _link(unfinished: Path, path: Path, text: str) -> None:
+    try:
+        os.link(unfinished, path)
     except FileExistsError:
-        raise _exists(path) from None
-    except OSError as error:
-        raise ConfigNotWritten(
-            f"{path} cannot be written: {error.strerror}",
-            remedy="Check that you may write there and that there is room, "
-            "or name another file with --config",
-            file=str(path),
-        ) from None
+        raise
+    except OSError:  # some file systems have no links
+        _write(path, text)
 
 
 def _write(path: Path, text: str) -> None:
@@ -68,9 +65,20 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def _exists(path: Path) -> ConfigExists:
-    return ConfigExists(
-        f"{path} is there already, and is not overwritten",
-        remedy="Name another file with --config, or move this one away",
-        file=str(path),
-    )
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise ConfigExists(
+            f"{path} is there already, and is not overwritten",
+            remedy="Name another file with --config, or move this one away",
+            file=str(path),
+        ) from None
+    except OSError as error:
+        raise ConfigNotWritten(
+            f"{path} cannot be written: {error.strerror}",
+            remedy="Check that you may write there and that there is room, "
+            "or name another file with --config",
+            file=str(path),
+        ) from None

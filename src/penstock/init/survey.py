@@ -24,6 +24,7 @@ from penstock.ops.facts import read_facts
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.pipelines.inputs import can_group
 from penstock.postgres.catalog import check_version
+from penstock.postgres.column_types import BaseType
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.tables import TableFacts
@@ -202,15 +203,17 @@ def _references(
 ) -> defaultdict[int, dict[str, int]]:
     """Foreign keys of one column, and columns that are called like another table's key."""
     found: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for owner in tables:
-        key = owner.primary_key.columns if owner.primary_key else ()
-        if len(key) != 1 or key == ("id",):
-            continue
-        (kind,) = (column.base for column in owner.columns if column.name == key[0])
-        for table in tables:
-            alike = any(each.name == key[0] and each.base == kind for each in table.columns)
-            if table is not owner and alike:
-                found[table.oid][key[0]] = rows.get(owner.name, 0)
+    keys: dict[tuple[str, BaseType], TableName] = {}
+    for table in tables:
+        key = table.primary_key.columns if table.primary_key else ()
+        for column in table.columns:
+            if (column.name,) == key != ("id",):
+                keys.setdefault((column.name, column.base), table.name)
+    for table in tables:
+        for column in table.columns:
+            owner = keys.get((column.name, column.base), table.name)
+            if owner != table.name:
+                found[table.oid][column.name] = rows.get(owner, 0)
     parameters = [[table.oid for table in tables]]
     for oid, column, schema, name in connection.execute(_FOREIGN_KEYS, parameters):
         found[oid][column] = rows.get(TableName(schema, name), 0)
