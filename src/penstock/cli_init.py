@@ -17,6 +17,7 @@ from penstock.init.file import refuse_existing, write_new
 from penstock.init.suggestion import Suggestion, suggest
 from penstock.init.survey import survey
 from penstock.init.text import render
+from penstock.init.toml import visible
 from penstock.names import TableName
 from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stdout
 from penstock.words import counted
@@ -57,7 +58,8 @@ def init(
         given = configuration.source_dsn(dsn)
         opened = without_secrets(given, None if dsn is not None else DSN_VARIABLE)
         asked = [_table_name(name) for name in table or ()]
-        suggestion = suggest(survey(given, asked), opened, asked=bool(asked))
+        found = survey(given, asked)
+        suggestion = suggest(found, opened, asked=bool(asked), log=_log_folder(path))
         write_new(path, render(suggestion))
     commands = [f"penstock {name}{_named(config)}" for name, _ in _NEXT]
     if as_json:
@@ -71,11 +73,19 @@ def init(
 
 def _table_name(text: str) -> TableName:
     try:
+        text.encode()
         return TableName.parse(text)
+    except UnicodeEncodeError:
+        problem = "it holds bytes that are not UTF-8"
     except ValueError as error:
-        raise ConfigInvalidValue(
-            f"flag --table: {error}", remedy="Write it as in SQL, e.g. --table app.orders"
-        ) from None
+        problem = str(error)
+    remedy = "Write it as in SQL, e.g. --table app.orders"
+    raise ConfigInvalidValue(f"flag --table: {problem}", remedy=remedy)
+
+
+def _log_folder(path: Path) -> str:
+    """Called like the file: several files in one folder have several logs."""
+    return f"{visible(path.stem)}-log"
 
 
 def _named(config: Path | None) -> str:

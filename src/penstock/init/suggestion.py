@@ -45,6 +45,8 @@ class Suggestion:
     others: tuple[TableName, ...] = ()
     unfit: tuple[Unfit, ...] = ()
     aggregate: SuggestedAggregate | None = None
+    # The folder of the change log.
+    log: str = "penstock-log"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -56,13 +58,13 @@ class Suggestion:
             "publication": self.slot,
             "tables": [table.setting for table in self.tables],
         }
-        found: dict[str, Any] = {"source": source, "log": {"path": "penstock-log"}}
+        found: dict[str, Any] = {"source": source, "log": {"path": self.log}}
         if self.aggregate is not None:
             found["aggregate"] = [self.aggregate.settings]
         return found
 
 
-def suggest(survey: Survey, dsn: OpenDsn, *, asked: bool) -> Suggestion:
+def suggest(survey: Survey, dsn: OpenDsn, *, asked: bool, log: str = "penstock-log") -> Suggestion:
     """`asked`: the user named the tables of the survey, and gets all of them or an error."""
     judged = [(each, unfit(each, survey)) for each in survey.tables]
     left_out = [reason for _, reason in judged if reason is not None]
@@ -82,6 +84,7 @@ def suggest(survey: Survey, dsn: OpenDsn, *, asked: bool) -> Suggestion:
         others=tuple(sorted((*(each.table.name for each in fit[len(captured) :]), *survey.others))),
         unfit=tuple(sorted(left_out, key=lambda each: each.table)),
         aggregate=aggregate,
+        log=log,
     )
 
 

@@ -26,9 +26,6 @@ _HEAD = """\
 # docs/configuration.md has all of them.
 """
 _LOG = """\
-[log]
-# The folder of the change log, seen from this file. Everything captured goes there first.
-path = "penstock-log"
 # Makes it about a third of its size ("lz4") or a seventh ("zstd"), for some more work.
 # compression = "lz4"
 # The most it may take on disk. Without it, the log grows for as long as its slowest reader lags.
@@ -50,7 +47,7 @@ _EXAMPLE = """\
 
 def render(suggestion: Suggestion) -> str:
     """The whole file."""
-    lines = [*_HEAD.splitlines(), "", *_source(suggestion), "", *_LOG.splitlines(), ""]
+    lines = [*_HEAD.splitlines(), "", *_source(suggestion), "", *_log(suggestion), ""]
     if suggestion.aggregate is None:
         lines += comment(
             "Counts that follow the tables, so that nobody runs COUNT(*) on them. No columns to "
@@ -125,6 +122,16 @@ def _tables(suggestion: Suggestion) -> Iterator[str]:
         yield f"{_INDENT}{value(table.setting)},"
     yield from _left_out(suggestion)
     yield "]"
+
+
+def _log(suggestion: Suggestion) -> Iterator[str]:
+    yield "[log]"
+    yield from comment(
+        "The folder of the change log, seen from this file. Everything captured goes there first; "
+        "each file needs a folder of its own."
+    )
+    yield f"path = {value(suggestion.log)}"
+    yield from _LOG.splitlines()
 
 
 def _identity(aggregate: SuggestedAggregate, identity: str) -> Iterator[str]:

@@ -276,6 +276,8 @@ def test_the_next_three_commands_are_told(
     assert found["file"] == "other.toml"
     assert found["tables"] == ["public.orders"]
     assert found["next"][2] == "penstock run --config other.toml"
+    logs = {load(Path(name), environ={}).log.path.name for name in ("penstock.toml", "other.toml")}
+    assert logs == {"penstock-log", "other-log"}
     assert tomllib.loads(Path("other.toml").read_text())["source"]["tables"] == ["public.orders"]
 
 
@@ -322,6 +324,7 @@ def test_bad_input_is_named_with_its_remedy(
     error = refused(tmp_path, "--dsn", dsn, "--table", "a b")
     assert isinstance(error, ConfigInvalidValue)
     assert error.problem.startswith("flag --table: 'a b' is not a table name")
+    assert isinstance(refused(tmp_path, "--dsn", dsn, "--table", "\udcff"), ConfigInvalidValue)
     nobody = f"host=127.0.0.1 port={free_port()} password={SECRET}"
     assert isinstance(refused(tmp_path, "--dsn", nobody), SourceUnavailable)
     elsewhere = database.server.dsn("no_such_db", password=SECRET)

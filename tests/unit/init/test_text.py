@@ -53,6 +53,7 @@ def suggestions(draw: st.DrawFn) -> Suggestion:
         others=tuple(draw(st.lists(tables, max_size=2))),
         unfit=tuple(draw(st.lists(unfit, max_size=2))),
         aggregate=draw(st.none() | st.just(aggregate)),
+        log=draw(names.filter(str.strip)),
     )
 
 
