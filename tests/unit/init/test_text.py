@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config import Config
@@ -57,6 +57,8 @@ def suggestions(draw: st.DrawFn) -> Suggestion:
     )
 
 
+# A machine with other work may take long to draw so many names.
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(suggestions())
 def test_the_file_means_what_was_suggested(suggestion: Suggestion) -> None:
     text = render(suggestion)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.init.toml import comment, commented, key, value
@@ -21,6 +21,7 @@ def test_a_text_is_read_back(text: str) -> None:
     assert tomllib.loads(f"{key(text)} = 1") == {text: 1}
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.recursive(texts, lambda one: st.lists(one) | st.dictionaries(texts, one), max_leaves=8))
 def test_lists_and_tables_are_read_back(given: object) -> None:
     assert tomllib.loads(f"a = {value(given)}") == {"a": given}
