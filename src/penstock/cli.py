@@ -19,6 +19,7 @@ from penstock.bench import BENCHES
 from penstock.bench.present import show_report
 from penstock.capture.engine import Capture
 from penstock.cli_aggregates import aggregate, reset, verify
+from penstock.cli_init import init
 from penstock.cli_log import app as log_app
 from penstock.errors import PenstockError
 from penstock.interrupts import Interrupts
@@ -58,7 +59,7 @@ app = typer.Typer(
 )
 
 app.add_typer(log_app, name="log")
-for command in (aggregate, reset, verify):
+for command in (init, aggregate, reset, verify):
     app.command()(command)
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = Path("penstock.toml")
 _ENV_PREFIX = "PENSTOCK_"
+DSN_VARIABLE = f"{_ENV_PREFIX}SOURCE_DSN"
 
 
 class SourceTable(Section):
@@ -208,7 +209,7 @@ def load(
     if not merged and not flags and path is None and not _environment_keys(environ):
         raise ConfigMissing(
             f"there is no {file} in this folder",
-            remedy="Write one (see docs/configuration.md), or name one with --config",
+            remedy="Let `penstock init` write one, or name one with --config",
             file=str(file),
         )
     for key, variable in _environment_keys(environ).items():
@@ -232,13 +233,36 @@ def load(
     return config
 
 
+def source_dsn(flag: str | None, environ: Mapping[str, str] = os.environ) -> Dsn:
+    """`dsn` of [source] where there is no file yet: from a flag, else from the environment."""
+    variable = _environment_keys(environ).get("source.dsn")
+    if flag is not None:
+        given = Dsn(flag, "flag --dsn")
+    elif variable is not None:
+        given = Dsn(environ[variable], f"environment variable {variable}")
+    else:
+        raise ConfigMissingKey(
+            "it is not told which database to look at",
+            remedy="Name it with --dsn postgresql://user@host:5432/database, or in the "
+            f"environment variable {DSN_VARIABLE}",
+            key="source.dsn",
+        )
+    if not given.strip():
+        raise ConfigInvalidValue(
+            f"{given.origin} is empty",
+            remedy="Write it as postgresql://user@host:5432/database",
+            key="source.dsn",
+        )
+    return given
+
+
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigMissing(
             f"configuration file {file} does not exist",
-            remedy="Name the right file with --config, or write one (see docs/configuration.md)",
+            remedy="Name the right file with --config, or let `penstock init` write one",
             file=str(file),
         ) from None
     except UnicodeDecodeError:

@@ -53,6 +53,14 @@ class ConfigMissing(ConfigError):
     """The configuration file is not there or cannot be read."""
 
 
+class ConfigExists(ConfigError):
+    """A configuration file would be overwritten."""
+
+
+class ConfigNotWritten(ConfigError):
+    """A new configuration file cannot be written where it should be."""
+
+
 class ConfigSyntax(ConfigError):
     """The file is not TOML."""
 
@@ -138,6 +146,10 @@ class NotLogical(SourceError):
 
 class TableMissing(SourceError):
     """A table named in the configuration does not exist."""
+
+
+class NothingToCapture(SourceError):
+    """The database has no table that could be captured as it is."""
 
 
 class PublicationMissing(SourceError):

@@ -333,11 +333,11 @@ def _check_privileges(
         must_own += added
         if added and not publication.owned:
             what = f"PUBLICATION {quote(publication.name)}"
-            fixes[_owning(what, publication.owner, publication.owner_superuser, me)] = None
+            fixes[owning_sql(what, publication.owner, publication.owner_superuser, me)] = None
     for table in must_own:
         if not table.owned:
             what = f"TABLE {table.name.sql}"
-            fixes[_owning(what, table.owner, table.owner_superuser, me)] = None
+            fixes[owning_sql(what, table.owner, table.owner_superuser, me)] = None
     if facts.slot is None and not role.may_replicate:
         fixes[f"ALTER ROLE {me} REPLICATION"] = None
     for step in grants:
@@ -350,7 +350,8 @@ def _check_privileges(
         )
 
 
-def _owning(what: str, owner: str, superuser: bool, me: str) -> str:
+def owning_sql(what: str, owner: str, superuser: bool, me: str) -> str:
+    """Makes the role `me` an owner of `what`."""
     # Membership in a superuser's role would make a superuser of us.
     return f"ALTER {what} OWNER TO {me}" if superuser else f"GRANT {quote(owner)} TO {me}"
 

@@ -60,6 +60,16 @@ def reads_generated(aggregate: AggregateConfig, tables: Mapping[TableName, Table
     return any(column is not None and column.generated == "stored" for column in columns)
 
 
+def can_group(column: Column) -> bool:
+    """It can be a dimension."""
+    return not any(True for _ in _not_grouped(column))
+
+
+def can_sum(column: Column) -> bool:
+    """It can be added up."""
+    return not any(True for _ in _not_summed(column))
+
+
 def input_errors(
     aggregate: AggregateConfig,
     tables: Mapping[TableName, TableFacts],
