@@ -660,6 +660,31 @@ def test_the_question_for_news_waits_for_them(log: Log, monkeypatch: pytest.Monk
     assert planning.ids(end, following) == [2]
 
 
+def test_where_much_is_written_more_is_gathered_and_little_waits_for_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    monkeypatch.setattr(reading, "_GATHER_S", 0.6)
+    log.insert(0x200, 1)
+    planning = Planning(log)
+    first = planning.latest(planning.initial())
+    log.insert(0x300, 2)
+    asked = time.monotonic()
+    second = planning.latest(first)
+    assert time.monotonic() - asked < 0.5
+    log.insert(0x300 + 2**30, 3)
+    writing = threading.Timer(0.2, log.insert, (0x400 + 2**30, 4))
+    writing.start()
+    third = planning.latest(second)
+    writing.join()
+    assert planning.ids(second, third) == [3, 4], "it did not come alone"
+    # A batch that took longer than that has let enough gather.
+    log.insert(0x300 + 2**31, 5)
+    time.sleep(0.6)
+    asked = time.monotonic()
+    assert planning.ids(third, planning.latest(third)) == [5]
+    assert time.monotonic() - asked < 0.5
+
+
 def test_a_change_has_one_identity_whatever_the_options(log: Log) -> None:  # M5.3
     log.append(
         0x200,

@@ -146,4 +146,4 @@ def applied(
             raise PenstockError(
                 f"not applied up to {lsn} within {within_s:g} s", remedy="Report this as a bug"
             )
-        time.sleep(0.005)
+        time.sleep(0.02)

@@ -141,9 +141,13 @@ def _run(
     peer = f"bench_peer_{number}"
     connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [peer])
     progress(f"a backlog of {changes:,} changes")
-    connection.execute(f"CALL fill({changes // 200}, 100)".encode())
+    connection.execute(f"CALL fill({changes // 200 - 1}, 100)".encode())
     connection.execute("CHECKPOINT")
+    # The last commit is the end: what the server writes after it brings no count any further.
+    connection.execute("SET synchronous_commit = on")
+    connection.execute("CALL fill(1, 100)")
     end = flushed(connection)
+    connection.execute("SET synchronous_commit = off")
     with capturing(config, config.log.path.parent):
         _await_reader(connection, _OURS)
         started = time.perf_counter()

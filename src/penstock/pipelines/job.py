@@ -53,6 +53,7 @@ _ASYNC = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 _LOOK_EVERY_S = 0.5
+_FEW_SHARES = 3
 
 
 class _Stopped(Exception):
@@ -240,8 +241,9 @@ class Job:
 
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
-        # A small batch is summed up where it is read; to plan more takes longer than it saves.
-        if self._log.end().lsn - self._reached < SHARE_BYTES:
+        # A batch of few shares is summed up where it is read; to plan more takes longer than it
+        # saves, and keeps a core busy for a second when it comes for the first time.
+        if self._log.end().lsn - self._reached < _FEW_SHARES * SHARE_BYTES:
             self._write(_Result(frame.toArrow()))
             return
         with self._result(frame) as result:

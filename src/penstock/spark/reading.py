@@ -51,6 +51,11 @@ from penstock.spark.options import SourceOptions
 _LONG_POLL_S = 1.0
 # A range without commits is passed on so often: it only says that the log is complete up to there.
 _EMPTY_RANGE_S = 5.0
+# So much WAL between two questions comes where much is written, or after a stop. Batches follow
+# each other at this distance then: each costs Spark a quarter of a second of a core, whatever it
+# holds (`bench pipeline`).
+_MUCH_BYTES = 4 * 2**20
+_GATHER_S = 0.5
 
 # What to make of the log: it is pickled to the executors.
 Decoding: TypeAlias = Wanted | WantedTables | WantedDeltas
@@ -195,8 +200,12 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
             end = log.end()
             now = time.monotonic()
             if any(frame.header.commits for frame in log.frames(after, end)):
-                self._passed_on_at = now
-                return end
+                gather_s = self._passed_on_at + _GATHER_S - now
+                if end.lsn - after.lsn < _MUCH_BYTES or gather_s <= 0:
+                    self._passed_on_at = now
+                    return end
+                time.sleep(gather_s)
+                continue
             if end.lsn > after.lsn and now - self._passed_on_at >= _EMPTY_RANGE_S:
                 self._passed_on_at = now
                 return end
