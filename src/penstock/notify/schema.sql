@@ -85,8 +85,12 @@ CREATE UNIQUE INDEX notifications_id_status ON notifications (id, notification_s
 --    it is one more wide index, written whenever the status changes.
 --
 -- 3. FULL: the whole old row, NULL or not. This is what the example uses, because its counts are to
---    be those of the rows that exist, through archiving and purging. Rows are narrow, so it costs
---    little. Where rows hold long texts, it costs their size once more for each UPDATE and DELETE:
---    there, give job_id a value that means none, and use the second way.
+--    be those of the rows that exist, through archiving and purging. Where rows hold long texts, it
+--    writes them once more for each UPDATE and DELETE: there, give job_id a value that means none,
+--    and use the second way. These rows are narrow. On PostgreSQL 18, in bytes of WAL for each:
+--
+--                              first     second    FULL
+--        a change of status      553        799     612
+--        a delete                100        153     164
 ALTER TABLE notifications REPLICA IDENTITY FULL;
 ALTER TABLE notification_history REPLICA IDENTITY FULL;
