@@ -286,16 +286,19 @@ def _steady(dsn: Dsn, given: argparse.Namespace) -> None:
     """Until the time is over or somebody stops it; the transaction under way is finished."""
     stop = threading.Event()
     started = time.monotonic()
-    shown_s = 0.0
+    shown_s, done = 0.0, 0
+
+    def show() -> None:
+        stdout.print(f"{time.monotonic() - started:6.1f} s  {done:>12,} changes")
 
     def progress(changes: int) -> None:
-        nonlocal shown_s
-        elapsed_s = time.monotonic() - started
+        nonlocal shown_s, done
+        elapsed_s, done = time.monotonic() - started, changes
         if given.seconds is not None and elapsed_s >= given.seconds:
             stop.set()
-        if elapsed_s >= shown_s + 1 or stop.is_set():
+        elif elapsed_s >= shown_s + 1:
             shown_s = elapsed_s
-            stdout.print(f"{elapsed_s:6.1f} s  {changes:>12,} changes")
+            show()
 
     def end(*_: object) -> None:
         stop.set()
@@ -305,6 +308,7 @@ def _steady(dsn: Dsn, given: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     steady(dsn, rate=given.rate, stop=stop, seed=given.seed, on_changes=progress)
+    show()
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
