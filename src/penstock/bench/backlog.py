@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import psycopg
 
+from penstock.bench.notifications import create_table
 from penstock.bench.progress import Progress
-from penstock.demo.load import create_table
 from penstock.lsn import Lsn
 from penstock.postgres.embedded import EmbeddedPostgres
 

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import psycopg
 from pyspark.sql import SparkSession
 
+from penstock.bench.notifications import create_table
 from penstock.config import Config
-from penstock.demo.load import create_table
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.pipelines.bookkeeping import TABLES
@@ -38,7 +38,7 @@ Check: TypeAlias = Callable[[], None]
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:
-    """The source table as the notify example has it, and the target with its bookkeeping."""
+    """The source table, and the target with its bookkeeping."""
     create_table(connection)
     connection.execute(
         "ALTER TABLE notifications REPLICA IDENTITY USING INDEX notifications_id_status"

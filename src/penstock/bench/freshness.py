@@ -20,10 +20,10 @@ from typing import Any
 import psycopg
 
 from penstock.bench.counting import applied, capturing, configured, following, prepare
+from penstock.bench.notifications import insert
 from penstock.bench.progress import Progress
 from penstock.bench.report import Figure, Report
 from penstock.bench.service import flushed
-from penstock.demo.load import insert
 from penstock.interrupts import Interrupts
 from penstock.pipelines.running import job_session
 from penstock.postgres.embedded import EmbeddedPostgres

@@ -1,0 +1,60 @@
+"""The notify example through a job: its counts are those of GROUP BY, whatever happens to a row."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.notify.load import bulk, steady
+from penstock.ops.setup import setup
+from penstock.pipelines.verifying import verify
+from support.beside import beside
+from support.database import Database
+from support.jobs import captured, caught_up, job
+from support.notify_example import TARGETS, differing, written
+from support.waiting import eventually
+
+# In Britain, half of these seven days are of summer time: the clocks change on the 29th.
+UNTIL = datetime(2026, 4, 1, tzinfo=UTC)
+GONE = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'notification_history'"
+
+
+def test_counts_equal_group_by_while_rows_are_archived_and_purged(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.5, M5.2, M5.3, M5.6
+    config = written(database18, tmp_path, keepalive_interval_s=0.1)
+    with database18.connect() as connection:
+        bulk(connection, 3_000, until=UNTIL, seed=0.1)
+    setup(config)
+
+    def load(done: threading.Event) -> None:
+        steady(database18.dsn(), rate=500, stop=done, seed=0.2)
+
+    with captured(config), job(config, spark) as running:
+        # It is seeded under load.
+        with beside(load):
+            caught_up(database18, running)
+            before = database18.value(GONE)
+            eventually(lambda: database18.value(GONE) > before, "more is purged")
+            assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+        caught_up(database18, running)
+        for target in TARGETS:
+            assert differing(database18, target) == []
+        # Moved to the history: not one row of the counts is written.
+        stamps = "SELECT array_agg(xmin::text ORDER BY ctid) FROM ft_service_stats"
+        shown = database18.value(stamps)
+        moved = database18.value(
+            "WITH gone AS (DELETE FROM notifications RETURNING *), kept AS"
+            " (INSERT INTO notification_history SELECT * FROM gone RETURNING id)"
+            " SELECT count(*) FROM kept"
+        )
+        assert moved > 0
+        caught_up(database18, running)
+        assert database18.value(stamps) == shown
+    ((changes, skipped),) = database18.rows("SELECT changes, skipped FROM penstock.progress")
+    assert changes > 0
+    assert skipped == {}
+    assert database18.value("SELECT count(*) FROM penstock.parked") == 0
