@@ -159,10 +159,13 @@ def run(config: ConfigPath = None) -> None:
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="How long the load runs.")] = 15,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the load runs.")] = 30,
     rate: Annotated[int, typer.Option(min=10, help="Changes a second, about.")] = 500,
 ) -> None:
-    """Show the whole pipe at work on this machine: Postgres under load, capture, Spark, counts."""
+    """Show everything at work on this machine: a service under load, and its counts, live.
+
+    Exit code 1: the counts differ from the tables.
+    """
     require_tools(read_tools())
     # Spark is an extra, and slow to import: only where it is used.
     from penstock.demo.app import run_demo

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,7 @@ from penstock.init.survey import survey
 from penstock.init.text import render
 from penstock.init.toml import visible
 from penstock.names import TableName
+from penstock.notify.writing import write_example
 from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stdout
 from penstock.words import counted
 
@@ -28,6 +31,10 @@ _NEXT = (
     ("setup", "make it: replica identities, publication, targets, slot"),
     ("run", "capture the changes and keep the counts, until Ctrl-C"),
 )
+
+
+class Example(StrEnum):
+    NOTIFY = "notify"
 
 
 def init(
@@ -46,12 +53,21 @@ def init(
         ),
     ] = None,
     config: ConfigPath = None,
+    example: Annotated[
+        Example | None,
+        typer.Option("--example", help="Write the files of an example into this folder instead."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at a database and write a configuration file for it, with comments.
 
     Changes nothing in the database, never overwrites a file, and writes no password to it.
     """
+    if example is not None:
+        with errors_as_json(as_json):
+            _refuse_beside_example({"--table": table, "--config": config})
+            _write_example(dsn, as_json=as_json)
+        return
     path = config or DEFAULT_PATH
     with errors_as_json(as_json):
         refuse_existing(path)
@@ -69,6 +85,36 @@ def init(
         if dsn is not None and DSN_VARIABLE in os.environ:
             note = f"But {DSN_VARIABLE} is set, and they will go by it, not by dsn in the file."
             stdout.print(note, markup=False)
+
+
+def _refuse_beside_example(given: Mapping[str, object]) -> None:
+    for flag, value in given.items():
+        if value:
+            raise ConfigInvalidValue(
+                f"flag {flag} does not go with --example",
+                remedy=f"Leave {flag} out: the example has its own tables, and penstock.toml",
+            )
+
+
+def _write_example(dsn: str | None, *, as_json: bool) -> None:
+    opened = None
+    if dsn is not None or DSN_VARIABLE in os.environ:
+        given = configuration.source_dsn(dsn)
+        opened = without_secrets(given, None if dsn is not None else DSN_VARIABLE)
+    written = write_example(Path(), opened.text if opened else None)
+    commands = [f"penstock {name}" for name, _ in _NEXT]
+    if as_json:
+        print_json({"files": list(map(str, written)), "next": commands, "exit_code": 0})
+        return
+    stdout.print(f"Written: {', '.join(map(str, written))}.", markup=False)
+    for line in _about_secrets(opened) if opened else ():
+        stdout.print(line, markup=False)
+    # Its tables come first.
+    stdout.print("README.md tells what it shows, step by step. In short:", markup=False)
+    dsn_shown = opened.text if opened else "postgresql://localhost/notify"
+    stdout.print(f"  python load.py --dsn {shlex.quote(dsn_shown)} create", markup=False)
+    for command in commands:
+        stdout.print(f"  {command}", markup=False)
 
 
 def _table_name(text: str) -> TableName:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.config import Config
+from support.capturing import capture_config
 from support.database import Database
+from support.disk import small_disk
 from support.jobs import caught_up
 from support.marks import lines_by_pid
 from support.notify import AGGREGATE, LIVE, SCHEMA, differences, notify_config, working
+from support.oracle import Mirror
 from support.processes import PenstockProcess, started
 from support.repeats import SOAK
 from support.waiting import eventually
+from support.workload import insert_items, prepare
 
 # Spark starts anew after all but the first.
 VICTIMS = (
@@ -84,7 +90,7 @@ def test_every_process_is_killed_in_turn_and_together(
     database18.create_slot("penstock")
     config = notify_config(database18, tmp_path / "log", AGGREGATE, LIVE)
     run = RunProcess(config, tmp_path, scratch)
-    with started(run):
+    with ports_taken(), started(run):
         with working(database18, seed=5):
             followed(database18, run)
             eventually(lambda: "first change applied after" in run.all_said(), "it is told")
@@ -105,6 +111,18 @@ def test_every_process_is_killed_in_turn_and_together(
         run.all_gone()
     assert "Traceback" not in run.all_said()
     assert "does not end" not in run.all_said()
+
+
+@contextmanager
+def ports_taken() -> Iterator[None]:
+    """Those that PostgreSQL, Spark and py4j would like: none of them is needed."""
+    with ExitStack() as stack:
+        for port in (4040, 5432, 7077, 25333, 25334):
+            taken = stack.enter_context(socket.socket())
+            with suppress(OSError):  # by somebody else, which will do
+                taken.bind(("127.0.0.1", port))
+                taken.listen()
+        yield
 
 
 def followed(database: Database, run: RunProcess) -> None:
@@ -130,3 +148,39 @@ def test_ctrl_c_at_each_stage_ends_everything_at_once(
         run.all_gone()
     assert "Traceback" not in run.all_said()
     assert list(scratch.iterdir()) == []
+
+
+def test_a_second_run_is_refused_and_the_first_goes_on(
+    database18: Database, tmp_path: Path, scratch: Path
+) -> None:  # M3.4, M7.3
+    prepare(database18)
+    first = RunProcess(capture_config(database18.dsn(), tmp_path / "log"), tmp_path, scratch)
+    (tmp_path / "second").mkdir()
+    second = RunProcess(
+        capture_config(database18.dsn(), tmp_path / "log"), tmp_path / "second", scratch
+    )
+    with started(first):
+        eventually(lambda: "following" in first.all_said(), "it follows")
+        with started(second):
+            assert "another penstock run works on the change log" in second.failure()
+        assert not first.has_ended
+        first.stop()
+    assert "started" not in second.all_said()
+
+
+def test_a_full_disk_is_waited_for(database18: Database, tmp_path: Path, scratch: Path) -> None:
+    # M7.3, M1.8
+    prepare(database18)
+    with small_disk(tmp_path / "disk", mib=3) as disk:
+        config = capture_config(database18.dsn(), disk.path / "log", log={"segment_mib": 0.5})
+        run = RunProcess(config, tmp_path, scratch)
+        with started(run):
+            eventually(lambda: "following" in run.all_said(), "it follows")
+            with database18.connect() as connection:
+                for _ in range(4):
+                    insert_items(connection, 5_000)
+            eventually(lambda: "No space left" in run.all_said(), "it is told", within_s=60)
+            assert not run.has_ended
+            disk.resize(64)
+            Mirror(disk.path / "log").must_equal(database18)
+            run.stop()

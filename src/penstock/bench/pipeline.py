@@ -51,15 +51,20 @@ _SETTINGS: dict[str, str | int] = {
 # are the updates of those rows to the next status. A template belongs to a service.
 _FILL = """
 CREATE PROCEDURE fill(transactions int, rows_each int) LANGUAGE plpgsql AS $$
+DECLARE made uuid[];
 BEGIN
   FOR i IN 1..transactions LOOP
-    WITH drawn AS (SELECT (random() * 500)::int AS t FROM generate_series(1, rows_each))
-    INSERT INTO notifications
-    SELECT gen_random_uuid(), md5('service' || t % 50)::uuid, md5('template' || t)::uuid, NULL,
-           'email', 'normal', 'created', now(), NULL FROM drawn;
+    WITH drawn AS (SELECT (random() * 500)::int AS t FROM generate_series(1, rows_each)),
+    new AS (
+      INSERT INTO notifications
+      SELECT gen_random_uuid(), md5('service' || t % 50)::uuid, md5('template' || t)::uuid, NULL,
+             'email', 'normal', 'created', now(), NULL FROM drawn
+      RETURNING id
+    )
+    SELECT array_agg(id) INTO made FROM new;
     COMMIT;
     UPDATE notifications SET notification_status = 'sending', updated_at = now()
-     WHERE notification_status = 'created';
+     WHERE id = ANY (made);
     COMMIT;
   END LOOP;
 END $$
@@ -116,8 +121,9 @@ def _prepare(connection: psycopg.Connection[Any]) -> None:
     prepare(connection)
     connection.execute(_FILL)
     connection.execute(POLLED)
-    connection.execute("CREATE INDEX ON notifications (id) WHERE notification_status = 'created'")
     connection.execute("SET synchronous_commit = off")
+    # The table looks small to who has no statistics of it.
+    connection.execute("SET enable_seqscan = off")
     for slot, plugin in ((_OURS, "pgoutput"), (_POLLED, "wal2json")):
         connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, plugin])
 

@@ -1,205 +1,192 @@
-"""The demo: PostgreSQL under load → capture → change log → Spark → a count per status.
+"""The demo: a notification service under load, and its counts kept live by `penstock run`.
 
-Every part is the real one, on this machine and for a few seconds; at the end the counts that came
-through the pipe are compared with what `GROUP BY` says.
+Every part is the real one, on this machine and for half a minute: PostgreSQL, the example of
+`notify/`, capture and Spark in processes of their own. At the end `verify` compares the counts with
+the tables.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
-from penstock.capture.engine import Capture
+from penstock import config as configuration
 from penstock.config import Config
-from penstock.demo.load import create_table, insert, run_load
+from penstock.demo.view import view
+from penstock.demo.watching import Watcher
 from penstock.errors import PenstockError
 from penstock.interrupts import Interrupts
-from penstock.lsn import Lsn
+from penstock.notify.load import bulk, create, steady
+from penstock.notify.writing import write_example
 from penstock.ops.setup import setup
+from penstock.pipelines.running import spark_when_needed
+from penstock.pipelines.verifying import Verified, verify
 from penstock.postgres.embedded import EmbeddedPostgres
-from penstock.spark.session import throwaway_session
+from penstock.run.supervisor import Supervisor
 from penstock.words import counted
 
-_TABLE = "public.notifications"
-# A row appears with an insert or as the new image of an update, and goes as the old one.
-_SIGN = {"insert": 1, "update_postimage": 1, "update_preimage": -1, "delete": -1}
+# Rows that are there before Penstock comes.
+_ROWS = 50_000
+_START_S = 180.0
 _CATCH_UP_S = 60.0
-_LEGEND = """\
-   A change is one insert, update or delete, counted since the start;
-   beside it, how many rows there are now with each status."""
-
-
-class Counts:
-    """The live result: rows per status, and how many changes made it."""
-
-    def __init__(self) -> None:
-        self.per_status: Counter[str] = Counter()
-        self.changes = 0
-
-    def apply(self, batch: DataFrame, _batch_id: int) -> None:
-        """Called by Spark for each micro-batch: group there, add up here."""
-        grouped = batch.groupBy("notification_status", "_change_type").count()
-        for status, kind, count in grouped.collect():
-            self.per_status[status] += _SIGN[kind] * count
-            self.changes += count if kind != "update_preimage" else 0
-
-    def shown(self) -> dict[str, int]:
-        return {status: n for status, n in sorted(self.per_status.items()) if n}
+# What of the parts' logs a newcomer wants to know.
+_NEWS = {
+    "new_log": "capture follows the write-ahead log",
+    "spark started": "Spark has started",
+    "seeded": "the rows that were there are counted",
+}
 
 
 def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
-    """Run it all; true if the counts agree.
+    """Run it all; true if there are no differences.
 
     An interrupt is raised only where it is heeded: what was started by then is known and ended.
     """
     with Interrupts() as interrupts, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
-        console.print("1. Starting PostgreSQL 18 with a table of notifications")
+        console.print(f"1. Starting PostgreSQL 18, and {_ROWS:,} notifications in it")
         server = EmbeddedPostgres(18)
         stack.callback(server.close)
         with interrupts.heeded():
             server.start()
-        config = _configure(server, directory)
         connection = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
-        create_table(connection)
-        console.print("2. Setting up replica identity, publication and slot")
+        with interrupts.heeded():
+            create(connection)
+            bulk(connection, _ROWS)
+        console.print("2. penstock setup: replica identities, publication, targets, slot")
+        config_file = _config_file(directory / "notify", server.dsn())
+        config = configuration.load(config_file)
         with interrupts.heeded():
             setup(config)
-        insert(connection, 100)
-        console.print("3. Capturing the write-ahead log into a change log")
-        stack.enter_context(_capturing(config))
-        console.print("4. Starting Spark (this takes about ten seconds)")
-        spark = stack.enter_context(
-            throwaway_session("penstock demo", directory / "spark", interrupts, small_batches=True)
-        )
-        counts = Counts()
-        query = interrupts.aside(lambda: _count_live(spark, config.log.path, counts, directory))
-        _wait_for(query, _flushed(connection), interrupts)
-        console.print(f"5. Load: about {rate} changes a second for {seconds:g} s")
-        console.print(_LEGEND)
-        with _loading(server, rate):
-            _watch(console, counts, query, seconds, interrupts)
-        _wait_for(query, _flushed(connection), interrupts)
-        return _compare(console, counts, connection)
+        console.print("3. penstock run: capture, and Spark to count (some fifteen seconds)")
+        check = stack.enter_context(_running(config, config_file, console))
+        _wait(lambda: _is_live(connection), check, interrupts, _START_S)
+        console.print(f"4. Load: about {rate} changes a second for {seconds:g} s")
+        watcher = Watcher(server.dsn(), config.source.slot)
+        with watcher.watching():
+            with _loading(server, rate, watcher) as committed:
+                _show(console, watcher, connection, seconds, check, interrupts)
+            _wait(lambda: watcher.changes >= committed(), check, interrupts, _CATCH_UP_S)
+            watcher.look(connection)
+        console.print("5. penstock verify: every count against the tables themselves")
+        (aggregate,) = config.aggregate
+        with spark_when_needed("penstock demo") as spark:
+            found = interrupts.aside(lambda: verify(config, aggregate, spark))
+        return _tell(console, watcher, found)
 
 
-def _configure(server: EmbeddedPostgres, directory: Path) -> Config:
-    table = {"name": _TABLE, "replica_identity": "notifications_id_status"}
-    return Config.model_validate(
-        {"source": {"dsn": server.dsn(), "tables": [table]}, "log": {"path": directory / "log"}}
-    )
+def _config_file(directory: Path, dsn: str) -> Path:
+    written = {path.name: path for path in write_example(directory, dsn)}
+    return written["penstock.toml"]
 
 
 @contextmanager
-def _capturing(config: Config) -> Iterator[None]:
-    capture = Capture(config)
-    with _thread(capture.run, "capture"):
+def _running(config: Config, config_file: Path, console: Console) -> Iterator[Callable[[], None]]:
+    """`penstock run`; yields what raises its error, if it has ended with one."""
+
+    def tell(_part: str, event: Any) -> None:
+        if (news := _NEWS.get(event["event"])) is not None:
+            console.print(f"   {news}")
+
+    failed: list[BaseException] = []
+    supervisor = Supervisor(config_file, config.log.path, aggregates=True, watch=tell)
+
+    def run() -> None:
         try:
-            yield
-        finally:
-            capture.stop()
+            supervisor.run(Interrupts())
+        except BaseException as error:  # noqa: BLE001 - raised by `check`
+            failed.append(error)
 
+    def check() -> None:
+        if failed:
+            raise failed[0]
 
-@contextmanager
-def _loading(server: EmbeddedPostgres, rate: int) -> Iterator[None]:
-    stop = threading.Event()
-    with _thread(lambda: run_load(server.dsn(), rate=rate, stop=stop), "load"):
-        try:
-            yield
-        finally:
-            stop.set()
-
-
-@contextmanager
-def _thread(target: Any, name: str) -> Iterator[None]:
-    thread = threading.Thread(target=target, name=name)
+    thread = threading.Thread(target=run, name="run")
     thread.start()
     try:
-        yield
+        yield check
     finally:
+        supervisor.stop()
         thread.join()
 
 
-def _count_live(spark: SparkSession, log: Path, counts: Counts, directory: Path) -> StreamingQuery:
-    changes = spark.readStream.format("penstock").option("path", str(log)).option("table", _TABLE)
-    return (
-        changes.load()
-        .writeStream.foreachBatch(counts.apply)
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .start()
+@contextmanager
+def _loading(server: EmbeddedPostgres, rate: int, watcher: Watcher) -> Iterator[Callable[[], int]]:
+    """Yields how many changes have committed."""
+    stop = threading.Event()
+    done = 0
+
+    def count(changes: int) -> None:
+        nonlocal done
+        done = changes
+        watcher.committed(changes)
+
+    thread = threading.Thread(
+        target=steady,
+        args=(server.dsn(),),
+        kwargs={"rate": rate, "stop": stop, "on_changes": count},
+        name="load",
     )
+    thread.start()
+    try:
+        yield lambda: done
+    finally:
+        stop.set()
+        thread.join()
 
 
-def _watch(
-    console: Console, counts: Counts, query: StreamingQuery, seconds: float, interrupts: Interrupts
+def _show(
+    console: Console,
+    watcher: Watcher,
+    connection: psycopg.Connection[Any],
+    seconds: float,
+    check: Callable[[], None],
+    interrupts: Interrupts,
 ) -> None:
-    started = time.monotonic()
-    while (elapsed := time.monotonic() - started) < seconds:
-        _check(query)
-        statuses = "  ".join(f"{status} {n:,}" for status, n in counts.shown().items())
-        console.print(f"   {elapsed:4.0f} s  {counts.changes:>7,} changes   {statuses}")
-        with interrupts.heeded():
-            time.sleep(1)
+    until = time.monotonic() + seconds
+    with view(console) as shown:
+        while time.monotonic() < until:
+            with interrupts.heeded():
+                time.sleep(1)
+            check()
+            shown.show(watcher.look(connection))
 
 
-def _wait_for(query: StreamingQuery, lsn: Lsn, interrupts: Interrupts) -> None:
-    """Until Spark has applied everything up to `lsn`."""
-    deadline = time.monotonic() + _CATCH_UP_S
-    while _applied(query) < lsn:
-        _check(query)
+def _wait(
+    done: Callable[[], bool], check: Callable[[], None], interrupts: Interrupts, within_s: float
+) -> None:
+    deadline = time.monotonic() + within_s
+    while not done():
+        check()
         if time.monotonic() > deadline:
             raise PenstockError(
-                f"Spark did not reach {lsn} within {_CATCH_UP_S:g} s",
+                f"the counts did not get there within {within_s:g} s",
                 remedy="Try a lower --rate; the machine may be too busy",
             )
-        # Not while Spark is asked: py4j logs at length what interrupts it.
         with interrupts.heeded():
             time.sleep(0.1)
 
 
-def _applied(query: StreamingQuery) -> int:
-    progress = query.lastProgress
-    if progress is None or progress["sources"][0]["endOffset"] is None:
-        return 0
-    offset = progress["sources"][0]["endOffset"]
-    return int((json.loads(offset) if isinstance(offset, str) else offset)["lsn"])
+def _is_live(connection: psycopg.Connection[Any]) -> bool:
+    rows = connection.execute("SELECT state FROM penstock.progress").fetchall()
+    return bool(rows) and all(state == "live" for (state,) in rows)
 
 
-def _check(query: StreamingQuery) -> None:
-    if (error := query.exception()) is not None:
-        raise error
-
-
-def _flushed(connection: psycopg.Connection) -> Lsn:
-    row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    return Lsn.parse(row[0]) if row else Lsn(0)
-
-
-def _compare(console: Console, counts: Counts, connection: psycopg.Connection) -> bool:
-    truth: dict[str, int] = dict(
-        connection.execute(
-            "SELECT notification_status, count(*) FROM notifications GROUP BY 1 ORDER BY 1"
-        ).fetchall()
-    )
-    piped = counts.shown()
-    console.print(f"6. Comparing with GROUP BY\n   {'status':<12}{'penstock':>10}{'GROUP BY':>10}")
-    differences = 0
-    for status in sorted(truth.keys() | piped.keys()):
-        mine, theirs = piped.get(status, 0), truth.get(status, 0)
-        differences += mine != theirs
-        console.print(f"   {status:<12}{mine:>10,}{theirs:>10,}")
-    changes, found = counted(counts.changes, "change"), counted(differences, "difference")
-    console.print(f"\n{changes} through Spark, {found}")
-    return differences == 0
+def _tell(console: Console, watcher: Watcher, found: Verified) -> bool:
+    for each in found.differences:
+        key = ", ".join(f"{name} {value}" for name, value in each.key.items())
+        console.print(f"   {each.target} {key}: {each.found}, should be {each.expected}")
+    console.print(f"   {found.keys:,} counts compared at {found.lsn}")
+    p50, p99 = watcher.percentile_ms(50), watcher.percentile_ms(99)
+    fresh = f", freshness p50 {p50:.0f} ms, p99 {p99:.0f} ms" if p50 and p99 else ""
+    differences = counted(len(found.differences), "difference")
+    console.print(f"\n{counted(watcher.changes, 'change')} applied{fresh}, {differences}")
+    return not found.differences

@@ -10,7 +10,7 @@ from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.errors import InputUnfit, PenstockError
 from penstock.names import TableName, quote
 from penstock.postgres.column_types import BaseType
-from penstock.postgres.publications import PublicationFacts
+from penstock.postgres.publications import OPERATIONS, PublicationFacts
 from penstock.postgres.tables import Column, TableFacts
 
 INTEGERS = ("int2", "int4", "int8")
@@ -78,6 +78,9 @@ def input_errors(
 ) -> Iterator[PenstockError]:
     """All that is wrong; `publication` is ours, as it is or as set-up will make it."""
     for source, table in counting_sources(aggregate, tables):
+        for what, remedy in _not_all_sent(aggregate, source, table, publication):
+            about = f"aggregate {aggregate.name} counts rows of {table.name}"
+            yield InputUnfit(f"{about}, {what}", remedy=remedy, table=table.name)
         for name in aggregate.inputs:
             column = input_column(source, table, name)
             if column is None:
@@ -91,6 +94,37 @@ def input_errors(
                 *(_not_grouped(column) if _is_dimension(aggregate, name) else ()),
             ):
                 yield InputUnfit(f"{about}, {what}", remedy=remedy, **facts)
+
+
+def _not_all_sent(
+    aggregate: AggregateConfig,
+    source: AggregateSource,
+    table: TableFacts,
+    publication: PublicationFacts,
+) -> Iterator[tuple[str, str]]:
+    """Changes that never reach the log: nobody would notice that they are missing."""
+    name = quote(publication.name)
+    # One that was seeded is wrong after a truncate that it has not heard of.
+    needed = [*OPERATIONS] if aggregate.seed else [op for op in OPERATIONS if op in source.rules]
+    if missing := [op for op in needed if op not in publication.operations]:
+        yield (
+            f'and publication "{publication.name}" does not send {", ".join(missing)}',
+            f"Run: ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')",
+        )
+    held = publication.entry(table)
+    if aggregate.seed and held is not None and held.row_filter:
+        # The log has rows that come and go where they cross the filter; the table has all.
+        yield (
+            (
+                f'of which publication "{publication.name}" sends only those with '
+                f"{held.row_filter}, while seeding counts all"
+            ),
+            (
+                f"Run: BEGIN; ALTER PUBLICATION {name} DROP TABLE {held.name.sql}; "
+                f"ALTER PUBLICATION {name} ADD TABLE {held.name.sql}; COMMIT; and give the "
+                "aggregate a filter instead. Or count only what changes from now on: seed = false"
+            ),
+        )
 
 
 def _is_dimension(aggregate: AggregateConfig, name: str) -> bool:

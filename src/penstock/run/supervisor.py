@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from penstock.changelog.storage import LocalStorage
-from penstock.errors import LogInUse
+from penstock.errors import LogInUse, LogUnwritable
 from penstock.interrupts import Interrupts
 from penstock.run.lifecycle import Lifecycle
 from penstock.run.milestones import Milestones
@@ -79,24 +79,31 @@ class Supervisor:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # Those who have not said their last word.
         self._listening: set[str] = set()
-        self._news: queue.SimpleQueue[_Line | _Ended] = queue.SimpleQueue()
+        # None: look around.
+        self._news: queue.SimpleQueue[_Line | _Ended | None] = queue.SimpleQueue()
+        self._stopping = False
         self._milestones = Milestones(time.monotonic())
 
     def states(self) -> dict[str, str]:
         return {name: part.state for name, part in self._parts.items()}
 
+    def stop(self) -> None:
+        """From another thread: let `run` end."""
+        self._stopping = True
+        self._news.put(None)
+
     def run(self, interrupts: Interrupts) -> None:
-        """Raises KeyboardInterrupt when it is time to end; all parts have ended then."""
+        """Until `stop`, or until it is interrupted; all parts have ended then."""
         with _alone(self._storage, interrupts) as lock:
             try:
-                while True:
+                while not self._stopping:
                     self._start_due(lock)
                     with suppress(queue.Empty):
                         with interrupts.heeded():
                             news = self._news.get(timeout=self._until_due_s())
                         self._heard(news)
             finally:
-                self._stop()
+                self._end()
 
     def _start_due(self, lock: int) -> None:
         now = time.monotonic()
@@ -141,7 +148,9 @@ class Supervisor:
             code = process.wait()
         self._news.put(_Ended(part, code))
 
-    def _heard(self, news: _Line | _Ended) -> None:
+    def _heard(self, news: _Line | _Ended | None) -> None:
+        if news is None:
+            return
         part = self._parts[news.part]
         now = time.monotonic()
         if isinstance(news, _Ended):
@@ -163,7 +172,7 @@ class Supervisor:
         pause_s = part.ended(now)
         _LOG.warning("ended", part=part.name, how=_how(code), again_in_s=round(pause_s, 1))
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _STOP_S
@@ -186,7 +195,11 @@ class Supervisor:
 def _alone(storage: LocalStorage, interrupts: Interrupts) -> Iterator[int]:
     deadline = time.monotonic() + _LOCK_S
     while True:
-        with storage.held(_LOCK) as lock:
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(storage.held(_LOCK))
+            except OSError as error:
+                raise LogUnwritable(str(storage.root), error.strerror or str(error)) from error
             if lock is not None:
                 yield lock
                 return

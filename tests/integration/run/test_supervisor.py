@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ FAILED = {"event": "failed", "problem": "no slot", "remedy": "Run setup", "level
 
 
 class Running:
-    """A supervisor in a thread, which ends as if by Ctrl-C."""
+    """A supervisor in a thread."""
 
     def __init__(self, script: dict[str, list[list[dict[str, Any]]]], directory: Path) -> None:
         self.directory = directory
@@ -41,7 +40,6 @@ class Running:
             watch=lambda part, event: self.heard.append((part, event["event"])),
             program=(sys.executable, parts.__file__, str(file), str(directory / "lives")),
         )
-        self.ending = threading.Event()
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -51,38 +49,24 @@ class Running:
         files = sorted((self.directory / "lives").glob(f"{part}.*"))
         return [int(text) for text in (file.read_text() for file in files) if text]
 
-    def ended(self) -> BaseException | None:
+    def ended(self, *, by_itself: bool = False) -> BaseException | None:
+        if not by_itself:
+            self.supervisor.stop()
         self._thread.join(30)
         assert not self._thread.is_alive()
         return self.error
 
     def _run(self) -> None:
         try:
-            self.supervisor.run(_Ending(self.ending))
+            self.supervisor.run(Interrupts())
         except BaseException as error:  # noqa: BLE001 - for the test to look at
             self.error = error
 
 
-class _Ending(Interrupts):
-    """Raised where a signal would be."""
-
-    def __init__(self, ending: threading.Event) -> None:
-        super().__init__()
-        self._ending = ending
-
-    @contextmanager
-    def heeded(self) -> Iterator[None]:
-        if self._ending.is_set():
-            raise KeyboardInterrupt
-        yield
-
-
 @pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> Iterator[Callable[[dict[str, list[list[dict[str, Any]]]]], Running]]:
-    # Else it sits where no signal of ours reaches it.
-    monkeypatch.setattr(supervising, "_NEVER_S", 0.1)
     started: list[Running] = []
 
     def start(script: dict[str, list[list[dict[str, Any]]]]) -> Running:
@@ -91,7 +75,6 @@ def run(
 
     yield start
     for each in started:
-        each.ending.set()
         each.ended()
 
 
@@ -110,8 +93,7 @@ def test_aggregates_start_when_capture_follows_and_all_end_with_it(run: Any) -> 
         "both run",
     )
     assert running.heard == [("capture", "following"), ("aggregates", "following")]
-    running.ending.set()
-    assert isinstance(running.ended(), KeyboardInterrupt)
+    assert running.ended() is None
     assert not any(map(is_alive, running.lives("capture") + running.lives("aggregates")))
 
 
@@ -132,7 +114,7 @@ def test_what_dies_is_started_again(run: Any, death: dict[str, int]) -> None:
 
 def test_capture_that_cannot_start_ends_everything_with_its_own_words(run: Any) -> None:  # M7.3
     running = run({"capture": [[FAILED, {"end": 2}]], "aggregates": [[FOLLOWING]]})
-    error = running.ended()
+    error = running.ended(by_itself=True)
     assert isinstance(error, PenstockError)
     assert (error.problem, error.remedy) == ("no slot", "Run setup")
     assert running.lives("aggregates") == []
@@ -152,7 +134,6 @@ def test_what_does_not_end_is_killed(run: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(supervising, "_STOP_S", 0.5)
     running = run({"capture": [[{"ignore": signal.SIGTERM}, FOLLOWING]]})
     eventually(lambda: running.heard, "it runs")
-    running.ending.set()
     running.ended()
     assert not is_alive(running.lives("capture")[0])
 
@@ -171,7 +152,7 @@ def test_a_second_one_is_refused_and_waits_for_what_the_first_left(
     first = run({"capture": [[FOLLOWING]]})
     eventually(lambda: first.heard, "it runs")
     second = run({"capture": [[FOLLOWING]]})
-    error = second.ended()
+    error = second.ended(by_itself=True)
     assert isinstance(error, LogInUse)
     assert str(tmp_path / "log") in error.problem
     assert len(first.lives("capture")) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import InputUnfit
 from penstock.pipelines.inputs import input_errors, input_types
 from penstock.postgres.column_types import BaseType
+from penstock.postgres.publications import OPERATIONS, Operation, PublishedTable
 from penstock.postgres.tables import Column
 from support.aggregates import declared
 from support.facts import column, publication, table
 
 NUMERIC = BaseType("numeric", "numeric")
 TEXT = BaseType("text", "text")
+NO_DELETES = {"table": "notes", "delete": False}
 
 
 def limited(precision: int, scale: int) -> BaseType:
@@ -52,6 +55,45 @@ def test_a_source_whose_rules_are_all_off_may_lack_the_columns() -> None:
     tables = {facts.name: facts, archive.name: archive}
     one = aggregate(sources=["notes", off])
     assert list(input_errors(one, tables, publication("notes", "archive"), 18)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sent", "missing"),
+    [
+        ({}, OPERATIONS, None),
+        ({}, ("insert", "update", "truncate"), "delete"),
+        ({}, ("insert", "update", "delete"), "truncate"),
+        ({"seed": False}, ("insert", "update", "delete"), None),
+        ({"seed": False}, ("delete",), "insert, update"),
+        (
+            {"seed": False, "sources": [{"table": "notes", "delete": False}]},
+            ("insert", "update"),
+            None,
+        ),
+    ],
+)
+def test_what_the_publication_does_not_send_cannot_be_counted(
+    changes: dict[str, Any], sent: tuple[Operation, ...], missing: str | None
+) -> None:  # M4.6
+    facts = table("notes", columns=(column("status"),))
+    given = replace(publication("notes"), operations=frozenset(sent))
+    found = list(input_errors(aggregate(**changes), {facts.name: facts}, given, 18))
+    if missing is None:
+        assert found == []
+    else:
+        (error,) = found
+        assert error.problem.endswith(f'publication "{given.name}" does not send {missing}')
+        assert "SET (publish = 'insert, update, delete, truncate')" in error.remedy
+
+
+def test_rows_that_the_publication_leaves_out_cannot_be_seeded() -> None:  # M4.6, M5.5
+    facts = table("notes", columns=(column("status"),))
+    held = PublishedTable(facts.name, row_filter="(status > 0)", filter_columns=("status",))
+    given = replace(publication("notes"), tables=(held,))
+    (error,) = input_errors(aggregate(), {facts.name: facts}, given, 18)
+    assert "sends only those with (status > 0), while seeding counts all" in error.problem
+    assert "ADD TABLE" in error.remedy
+    assert list(input_errors(aggregate(seed=False), {facts.name: facts}, given, 18)) == []
 
 
 @pytest.mark.parametrize(

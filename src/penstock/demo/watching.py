@@ -1,0 +1,117 @@
+"""What an observer sees in the target while the load runs, and how soon."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.demo.freshness import Freshness
+
+# Often enough for the freshness to be exact, seldom enough to cost nothing.
+_LOOK_EVERY_S = 0.01
+_TOP = """
+SELECT services.name, templates.name, top.notification_type, notification_status, count
+  FROM (SELECT * FROM ft_service_stats ORDER BY count DESC, id LIMIT 8) AS top
+  JOIN services ON services.id = service_id JOIN templates ON templates.id = template_id
+ ORDER BY count DESC, services.name, templates.name, notification_status
+"""
+_STATUSES = """
+SELECT notification_status, sum(count)::bigint FROM ft_service_stats GROUP BY 1 ORDER BY 2 DESC
+"""
+_LAG = """
+SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at it all."""
+
+    elapsed_s: float
+    changes: int
+    # Over the last second or so.
+    changes_s: float
+    fresh_p50_ms: float | None
+    fresh_p99_ms: float | None
+    slot_lag_bytes: int
+    statuses: list[tuple[str, int]]
+    # Service, template, type, status, count.
+    top: list[tuple[str, str, str, str, int]]
+
+
+class Watcher:
+    """Looks at the target's position all the time; at the rest when it is asked."""
+
+    def __init__(self, dsn: str, slot: str) -> None:
+        self._dsn = dsn
+        self._slot = slot
+        self._freshness = Freshness()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._started = self._asked_at = time.monotonic()
+        self._asked_changes = 0
+        self._failure: BaseException | None = None
+        # Those before the load do not count.
+        self._before: int | None = None
+        self.changes = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._watch, name="watching")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    def committed(self, changes: int) -> None:
+        """So many are, since the load began."""
+        with self._lock:
+            self._freshness.committed(changes, time.monotonic())
+
+    def percentile_ms(self, percent: float) -> float | None:
+        with self._lock:
+            return self._freshness.percentile_ms(percent)
+
+    def look(self, connection: psycopg.Connection[Any]) -> Seen:
+        if self._failure is not None:
+            raise self._failure
+        now = time.monotonic()
+        changes = self.changes
+        rate = (changes - self._asked_changes) / max(now - self._asked_at, 0.001)
+        self._asked_at, self._asked_changes = now, changes
+        lag = connection.execute(_LAG, [self._slot]).fetchone()
+        return Seen(
+            now - self._started,
+            changes,
+            rate,
+            self.percentile_ms(50),
+            self.percentile_ms(99),
+            int(lag[0]) if lag else 0,
+            connection.execute(_STATUSES).fetchall(),
+            connection.execute(_TOP).fetchall(),
+        )
+
+    def _watch(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                while not self._stopping.wait(_LOOK_EVERY_S):
+                    self._note(connection)
+        except BaseException as error:  # noqa: BLE001 - raised by `look`
+            self._failure = error
+
+    def _note(self, connection: psycopg.Connection[Any]) -> None:
+        row = connection.execute("SELECT changes FROM penstock.progress").fetchone()
+        total = int(row[0]) if row else 0
+        if self._before is None:
+            self._before = total
+        self.changes = total - self._before
+        with self._lock:
+            self._freshness.applied(self.changes, time.monotonic())
