@@ -1,8 +1,9 @@
 """When to flush the log: little load gives low latency, much load gives large writes. Pure.
 
 Flush when the socket is drained, so that a lone transaction waits for nobody; or when enough has
-come together; or when the oldest of it has waited long enough. A position that comes from
-keepalives alone is noted now and then only: it costs a sync.
+come together; or when the oldest of it has waited long enough. Behind a backlog the socket is
+drained all the time, for we are faster than the server: where there is more than a little, more is
+waited for. A position that comes from keepalives alone is noted now and then only: it costs a sync.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from dataclasses import dataclass
 _ENOUGH_BYTES = 4 * 2**20
 # Under load only: a drained socket flushes at once.
 _LONGEST_WAIT_S = 0.05
+# More than a few transactions: what a flush and a frame cost by themselves, here and for who reads
+# them, would be more than what they hold (`bench pipeline`).
+_LITTLE_BYTES = 2**16
+_GATHER_S = 0.01
 _NOTE_INTERVAL_S = 1.0
 
 
@@ -33,12 +38,22 @@ class FlushPolicy:
         if self._waiting_since is None:
             self._waiting_since = now
         waited_s = now - self._waiting_since
-        return drained or urgent or pending_bytes >= _ENOUGH_BYTES or waited_s >= _LONGEST_WAIT_S
+        gathered = pending_bytes <= _LITTLE_BYTES or waited_s >= _GATHER_S
+        return (
+            (drained and gathered)
+            or urgent
+            or pending_bytes >= _ENOUGH_BYTES
+            or waited_s >= _LONGEST_WAIT_S
+        )
 
     def flushed(self, now: float) -> None:
         self._waiting_since = None
         self._flushed_at = now
 
-    def wake_at(self, *, unnoted: bool) -> float:
-        """When a note is due although nothing arrives."""
-        return self._flushed_at + _NOTE_INTERVAL_S if unnoted else float("inf")
+    def wake_at(self, now: float, *, pending_bytes: int, unnoted: bool) -> float:
+        """When something is due although nothing arrives."""
+        if not pending_bytes:
+            return self._flushed_at + _NOTE_INTERVAL_S if unnoted else float("inf")
+        if pending_bytes <= _LITTLE_BYTES or self._waiting_since is None:
+            return now
+        return self._waiting_since + _GATHER_S

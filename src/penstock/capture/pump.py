@@ -84,11 +84,10 @@ class Pump:
     def _turn(self, now: float, wake_at: float) -> float:
         """Receive and store what there is, or wait; returns the time."""
         self.keep_small(now)
-        if self.log.pending_bytes:
-            timeout_s = 0.0
-        else:
-            timeout_s = min(wake_at, self._flushing.wake_at(unnoted=self._unnoted)) - now
-        run = self.connection.read(timeout_s)
+        flush_at = self._flushing.wake_at(
+            now, pending_bytes=self.log.pending_bytes, unnoted=self._unnoted
+        )
+        run = self.connection.read(max(0.0, min(wake_at, flush_at) - now))
         now = time.monotonic()
         self.session.receive(run, now)
         self._store(run, now)

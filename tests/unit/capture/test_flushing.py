@@ -19,6 +19,10 @@ def due(
     return policy.due(now, pending_bytes=pending, drained=drained, unnoted=unnoted, urgent=urgent)
 
 
+def wake_at(policy: FlushPolicy, now: float, pending: int = 0, *, unnoted: bool = False) -> float:
+    return policy.wake_at(now, pending_bytes=pending, unnoted=unnoted)
+
+
 def test_a_lone_transaction_waits_for_nobody() -> None:
     assert due(FlushPolicy(), 0.0, 100, drained=True)
 
@@ -33,15 +37,28 @@ def test_under_load_it_comes_together_until_it_is_enough_or_late() -> None:
     assert due(policy, 0.06, 4 * 2**20)
 
 
+def test_where_there_is_more_than_a_little_more_is_waited_for() -> None:
+    policy = FlushPolicy()
+    much = 100_000
+    assert not due(policy, 0.0, much)
+    assert wake_at(policy, 0.001, much) == 0.01
+    assert not due(policy, 0.009, much, drained=True)
+    assert due(policy, 0.01, much, drained=True)
+    policy.flushed(0.01)
+    assert due(policy, 0.02, much, drained=True, urgent=True)
+    # A little is flushed as soon as nothing comes any more.
+    assert wake_at(policy, 0.03, 100) == 0.03
+
+
 def test_a_position_alone_is_noted_once_a_second() -> None:  # M3.8
     policy = FlushPolicy()
     assert due(policy, 10.0, unnoted=True)
     policy.flushed(10.0)
     assert not due(policy, 10.9, unnoted=True)
-    assert policy.wake_at(unnoted=True) == 11.0
+    assert wake_at(policy, 10.9, unnoted=True) == 11.0
     assert due(policy, 11.0, unnoted=True)
     assert not due(policy, 99.0)
-    assert policy.wake_at(unnoted=False) == float("inf")
+    assert wake_at(policy, 99.0) == float("inf")
 
 
 @pytest.mark.parametrize("pending", [0, 100])
