@@ -121,17 +121,31 @@ def _prepare(connection: psycopg.Connection[Any]) -> None:
     prepare(connection)
     connection.execute(_FILL)
     connection.execute(POLLED)
-    connection.execute("SET synchronous_commit = off")
-    # The table looks small to who has no statistics of it.
-    connection.execute("SET enable_seqscan = off")
     for slot, plugin in ((_OURS, "pgoutput"), (_POLLED, "wal2json")):
         connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, plugin])
+
+
+def _fill(
+    connection: psycopg.Connection[Any],
+    transactions: int,
+    *,
+    rows_each: int = 100,
+    synchronous_commit: str = "off",
+) -> None:
+    # Without statistics the table looks small. Not for other statements: what is so dear on paper
+    # would be compiled first.
+    settings = {"enable_seqscan": "off", "synchronous_commit": synchronous_commit}
+    for name, value in settings.items():
+        connection.execute(f"SET {name} = {value}".encode())
+    connection.execute(f"CALL fill({transactions}, {rows_each})".encode())
+    for name in settings:
+        connection.execute(f"RESET {name}".encode())
 
 
 def _trickle(connection: psycopg.Connection[Any], seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        connection.execute("CALL fill(1, 20)")
+        _fill(connection, 1, rows_each=20)
         time.sleep(0.05)
 
 
@@ -147,13 +161,11 @@ def _run(
     peer = f"bench_peer_{number}"
     connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [peer])
     progress(f"a backlog of {changes:,} changes")
-    connection.execute(f"CALL fill({changes // 200 - 1}, 100)".encode())
+    _fill(connection, changes // 200 - 1)
     connection.execute("CHECKPOINT")
     # The last commit is the end: what the server writes after it brings no count any further.
-    connection.execute("SET synchronous_commit = on")
-    connection.execute("CALL fill(1, 100)")
+    _fill(connection, 1, synchronous_commit="on")
     end = flushed(connection)
-    connection.execute("SET synchronous_commit = off")
     with capturing(config, config.log.path.parent):
         _await_reader(connection, _OURS)
         started = time.perf_counter()
