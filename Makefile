@@ -34,7 +34,7 @@ soak: $(READY) ## Run the tests that repeat a fault with their full counts
 	PENSTOCK_SOAK=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 .PHONY: demo
-demo: $(READY) ## Show the whole pipe at work, on this machine, in under a minute
+demo: $(READY) ## Show the whole pipe at work, on this machine, in a minute and a half
 	$(BIN)/penstock demo
 
 .PHONY: bench

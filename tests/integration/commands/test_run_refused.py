@@ -33,7 +33,7 @@ def refused(directory: Path, settings: dict[str, Any], **environ: str) -> str:
 
 def settings_for(dsn: str, log: Path, *aggregates: dict[str, Any]) -> dict[str, Any]:
     return {
-        "source": {"dsn": dsn, "tables": ["items"], "slot": "nobody_made_it"},
+        "source": {"dsn": dsn, "tables": ["items", "notes"], "slot": "nobody_made_it"},
         "log": {"path": log},
         "aggregate": list(aggregates),
     }

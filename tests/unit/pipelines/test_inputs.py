@@ -18,7 +18,11 @@ from support.facts import column, publication, table
 
 NUMERIC = BaseType("numeric", "numeric")
 TEXT = BaseType("text", "text")
-NO_DELETES = {"table": "notes", "delete": False}
+NO_DELETES = {
+    "seed": False,
+    "verifiable": False,
+    "sources": [{"table": "notes", "delete": False}],
+}
 
 
 def limited(precision: int, scale: int) -> BaseType:
@@ -65,11 +69,7 @@ def test_a_source_whose_rules_are_all_off_may_lack_the_columns() -> None:
         ({}, ("insert", "update", "delete"), "truncate"),
         ({"seed": False}, ("insert", "update", "delete"), None),
         ({"seed": False}, ("delete",), "insert, update"),
-        (
-            {"seed": False, "sources": [{"table": "notes", "delete": False}]},
-            ("insert", "update"),
-            None,
-        ),
+        (NO_DELETES, ("insert", "update"), None),
     ],
 )
 def test_what_the_publication_does_not_send_cannot_be_counted(
