@@ -10,6 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.interrupts import Interrupts
+from penstock.spark.class_archive import archive_file
 from penstock.spark.session import SparkFailed, _environment, throwaway_session
 
 
@@ -56,3 +57,12 @@ def test_a_master_that_is_none_is_named_without_java_s_stack(
         pass
     assert f"Check that {master} is" in caught.value.remedy
     assert "\tat " not in caught.value.problem
+
+
+def test_spark_takes_its_classes_from_the_archive_of_make_install(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    java = jvm.java.lang.ProcessHandle.current().pid()
+    assert archive_file().exists()
+    # Java would go on without it, and say nothing.
+    assert str(archive_file()) in Path(f"/proc/{java}/maps").read_text()
