@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from types import FrameType
 from typing import NoReturn
+
+STARTED = time.monotonic()
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:

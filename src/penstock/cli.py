@@ -1,7 +1,8 @@
 """The `penstock` command. Reads flags, calls one function per command, prints; decides nothing.
 
 Exit codes: 0 done, 1 done but look at the warnings (or differences), 2 cannot run, 128 + n ended
-by signal n. An expected error is one sentence and its remedy, never a traceback.
+by signal n (services end with 0 then). An expected error is one sentence and its remedy, never a
+traceback.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated
 import typer
 
 from penstock import config as configuration
+from penstock.__main__ import STARTED
 from penstock.bench import BENCHES
 from penstock.bench.present import show_report
 from penstock.capture.engine import Capture
@@ -153,14 +155,17 @@ def run(config: ConfigPath = None) -> None:
     if loaded.aggregate:
         require_tools(read_tools())
     configure_logs()
+    supervisor = Supervisor(
+        config, loaded.log.path, aggregates=bool(loaded.aggregate), started=STARTED
+    )
     with suppress(KeyboardInterrupt), Interrupts() as interrupts:
-        Supervisor(config, loaded.log.path, aggregates=bool(loaded.aggregate)).run(interrupts)
+        supervisor.run(interrupts)
 
 
 @app.command()
 def demo(
     seconds: Annotated[float, typer.Option(min=1, help="How long the load runs.")] = 30,
-    rate: Annotated[int, typer.Option(min=10, help="Changes a second, about.")] = 500,
+    rate: Annotated[int, typer.Option(min=10, max=100_000, help="Changes a second, about.")] = 500,
 ) -> None:
     """Show everything at work on this machine: a service under load, and its counts, live.
 

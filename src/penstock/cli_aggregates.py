@@ -99,11 +99,7 @@ def _show(result: object, *, repaired: bool) -> None:
 
     assert isinstance(result, Verified)  # noqa: S101 - Spark's module is imported late
     for each in result.differences:
-        key = ", ".join(f"{name} {value}" for name, value in each.key.items())
-        stdout.print(
-            f"{each.target}: {each.measure} of {key} is {each.found}, should be {each.expected}",
-            markup=False,
-        )
+        stdout.print(str(each), markup=False)
     outcome = f"{len(result.differences):,} differences"
     if repaired and result.differences:
         outcome += ", corrected"

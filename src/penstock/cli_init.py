@@ -82,9 +82,7 @@ def init(
         print_json(_as_dict(suggestion, path, commands))
     else:
         _show(suggestion, path, commands)
-        if dsn is not None and DSN_VARIABLE in os.environ:
-            note = f"But {DSN_VARIABLE} is set, and they will go by it, not by dsn in the file."
-            stdout.print(note, markup=False)
+        _warn_of_variable(dsn)
 
 
 def _refuse_beside_example(given: Mapping[str, object]) -> None:
@@ -115,6 +113,13 @@ def _write_example(dsn: str | None, *, as_json: bool) -> None:
     stdout.print(f"  python load.py --dsn {shlex.quote(dsn_shown)} create", markup=False)
     for command in commands:
         stdout.print(f"  {command}", markup=False)
+    _warn_of_variable(dsn)
+
+
+def _warn_of_variable(dsn: str | None) -> None:
+    if dsn is not None and DSN_VARIABLE in os.environ:
+        note = f"But {DSN_VARIABLE} is set, and they will go by it, not by dsn in the file."
+        stdout.print(note, markup=False)
 
 
 def _table_name(text: str) -> TableName:

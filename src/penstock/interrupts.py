@@ -68,14 +68,20 @@ class Interrupts:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Here a signal may be raised, at most once; one that was noted before is raised now."""
-        self._heeded = True
+        """Here a signal may be raised, at most once; one that was noted before is raised now.
+
+        May be nested: at the end of the inner block it is as before.
+        """
+        before, self._heeded = self._heeded, True
         try:
             if self._noted is not None:
                 self._raise(self._noted, None)
             yield
-        finally:
+        except BaseException:
+            # What follows is tidying up.
             self._heeded = False
+            raise
+        self._heeded = before
 
     def aside(self, work: Callable[[], T]) -> T:
         """Do `work` in another thread and heed signals meanwhile: it is not cut, but left alone.

@@ -31,7 +31,14 @@ def test_the_demo_ends_with_no_differences_and_leaves_nothing_running(tmp_path: 
         text=True,
         timeout=180,
         # From an unactivated virtual environment, in a folder that is not the project's.
-        env={**os.environ, name: value, "TMPDIR": str(tmp_path)},
+        env={
+            **os.environ,
+            name: value,
+            "TMPDIR": str(tmp_path),
+            # It is about a database of its own, whatever else the user has.
+            "PENSTOCK_SOURCE_DSN": "host=127.0.0.1 port=1",
+            "PENSTOCK_LOG_PATH": "/proc/none",
+        },
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr

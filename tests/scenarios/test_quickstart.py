@@ -64,6 +64,8 @@ def test_the_quickstart_does_what_it_says(database18: Database, tmp_path: Path) 
     assert made.returncode == 0, made.stdout + made.stderr
     assert done("doctor").returncode < 2
 
+    # In the folder may be anything, also what has the name of a module.
+    (tmp_path / "queue.py").write_text("raise RuntimeError")
     running = subprocess.Popen(
         command("run", database18), cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
@@ -81,7 +83,10 @@ def test_the_quickstart_does_what_it_says(database18: Database, tmp_path: Path) 
         assert "0 differences" in verified.stdout
     finally:
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=30)
+        try:
+            _, said = running.communicate(timeout=30)
+        finally:
+            running.kill()
     assert running.returncode == 0, said
     assert "first change applied after" in said
 

@@ -27,16 +27,15 @@ from support.repeats import SOAK
 from support.waiting import eventually
 from support.workload import insert_items, prepare
 
-# Spark starts anew after all but the first.
 VICTIMS = (
-    ("capture",),
+    ("capture", "aggregates"),
     ("supervisor", "java"),
     *(
         (
             ("aggregates",),
             ("java",),
             ("supervisor",),
-            ("capture", "aggregates"),
+            ("capture",),
             ("supervisor", "capture", "aggregates"),
         )
         if SOAK
@@ -152,7 +151,7 @@ def test_ctrl_c_at_each_stage_ends_everything_at_once(
 
 def test_a_second_run_is_refused_and_the_first_goes_on(
     database18: Database, tmp_path: Path, scratch: Path
-) -> None:  # M3.4, M7.3
+) -> None:  # M7.3
     prepare(database18)
     first = RunProcess(capture_config(database18.dsn(), tmp_path / "log"), tmp_path, scratch)
     (tmp_path / "second").mkdir()

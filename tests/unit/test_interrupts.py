@@ -154,3 +154,16 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_an_inner_block_that_heeds_leaves_the_outer_one_as_it_was() -> None:
+    def interrupted() -> None:
+        with Interrupts() as interrupts, interrupts.heeded():
+            with interrupts.heeded():
+                pass
+            interrupts.aside(lambda: None)
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("not heeded")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()

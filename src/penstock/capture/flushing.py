@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # Large enough that the cost of a sync is spread over many changes.
 _ENOUGH_BYTES = 4 * 2**20
-# Under load only: a drained socket flushes at once.
+# Under load only: a drained socket flushes before that.
 _LONGEST_WAIT_S = 0.05
 # More than a few transactions: what a flush and a frame cost by themselves, here and for who reads
 # them, would be more than what they hold (`bench pipeline`).

@@ -7,10 +7,11 @@ the tables.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ from penstock.notify.writing import write_example
 from penstock.ops.setup import setup
 from penstock.pipelines.running import spark_when_needed
 from penstock.pipelines.verifying import Verified, verify
+from penstock.postgres.connect import connect
 from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.postgres.failures import translated
+from penstock.run.part import AGGREGATES, CAPTURE
 from penstock.run.supervisor import Supervisor
 from penstock.words import counted
 
@@ -39,9 +43,9 @@ _START_S = 180.0
 _CATCH_UP_S = 60.0
 # What of the parts' logs a newcomer wants to know.
 _NEWS = {
-    "new_log": "capture follows the write-ahead log",
-    "spark started": "Spark has started",
-    "seeded": "the rows that were there are counted",
+    (CAPTURE, "following"): "capture follows the write-ahead log",
+    (AGGREGATES, "spark started"): "Spark has started",
+    (AGGREGATES, "seeded"): "the rows that were there are counted",
 }
 
 
@@ -57,29 +61,32 @@ def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
         stack.callback(server.close)
         with interrupts.heeded():
             server.start()
-        connection = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
+        connection = stack.enter_context(connect(server.dsn()))
+        stack.enter_context(translated("work with the demo's server"))
         with interrupts.heeded():
             create(connection)
             bulk(connection, _ROWS)
         console.print("2. penstock setup: replica identities, publication, targets, slot")
         config_file = _config_file(directory / "notify", server.dsn())
-        config = configuration.load(config_file)
+        # What the user's environment says is about other databases.
+        config = configuration.load(config_file, environ={})
         with interrupts.heeded():
             setup(config)
         console.print("3. penstock run: capture, and Spark to count (some fifteen seconds)")
         check = stack.enter_context(_running(config, config_file, console))
         _wait(lambda: _is_live(connection), check, interrupts, _START_S)
         console.print(f"4. Load: about {rate} changes a second for {seconds:g} s")
-        watcher = Watcher(server.dsn(), config.source.slot)
+        watcher = Watcher(server.dsn(), config.source.slot, before=_changes(connection))
         with watcher.watching():
-            with _loading(server, rate, watcher) as committed:
-                _show(console, watcher, connection, seconds, check, interrupts)
-            _wait(lambda: watcher.changes >= committed(), check, interrupts, _CATCH_UP_S)
-            watcher.look(connection)
+            with _loading(server, rate, watcher) as load:
+                _show(console, watcher, connection, seconds, (check, load.check), interrupts)
+            load.check()
+            _wait(lambda: watcher.changes >= load.changes, check, interrupts, _CATCH_UP_S)
+            watcher.check()
         console.print("5. penstock verify: every count against the tables themselves")
         (aggregate,) = config.aggregate
         with spark_when_needed("penstock demo") as spark:
-            found = interrupts.aside(lambda: verify(config, aggregate, spark))
+            found = verify(config, aggregate, spark)
         return _tell(console, watcher, found)
 
 
@@ -92,12 +99,15 @@ def _config_file(directory: Path, dsn: str) -> Path:
 def _running(config: Config, config_file: Path, console: Console) -> Iterator[Callable[[], None]]:
     """`penstock run`; yields what raises its error, if it has ended with one."""
 
-    def tell(_part: str, event: Any) -> None:
-        if (news := _NEWS.get(event["event"])) is not None:
+    def tell(part: str, event: Any) -> None:
+        if (news := _NEWS.get((part, event["event"]))) is not None:
             console.print(f"   {news}")
 
     failed: list[BaseException] = []
-    supervisor = Supervisor(config_file, config.log.path, aggregates=True, watch=tell)
+    environ = {name: each for name, each in os.environ.items() if not name.startswith("PENSTOCK_")}
+    supervisor = Supervisor(
+        config_file, config.log.path, aggregates=True, watch=tell, environ=environ
+    )
 
     def run() -> None:
         try:
@@ -118,28 +128,43 @@ def _running(config: Config, config_file: Path, console: Console) -> Iterator[Ca
         thread.join()
 
 
+class _Load:
+    """The notification service at work, in a thread."""
+
+    def __init__(self, dsn: str, rate: int, watcher: Watcher) -> None:
+        self._dsn = dsn
+        self._rate = rate
+        self._watcher = watcher
+        self._failure: BaseException | None = None
+        self.stop = threading.Event()
+        # Those that have committed.
+        self.changes = 0
+
+    def run(self) -> None:
+        try:
+            steady(self._dsn, rate=self._rate, stop=self.stop, on_changes=self._count)
+        except BaseException as error:  # noqa: BLE001 - raised by `check`
+            self._failure = error
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _count(self, changes: int) -> None:
+        if changes > self.changes:
+            self.changes = changes
+            self._watcher.committed(changes)
+
+
 @contextmanager
-def _loading(server: EmbeddedPostgres, rate: int, watcher: Watcher) -> Iterator[Callable[[], int]]:
-    """Yields how many changes have committed."""
-    stop = threading.Event()
-    done = 0
-
-    def count(changes: int) -> None:
-        nonlocal done
-        done = changes
-        watcher.committed(changes)
-
-    thread = threading.Thread(
-        target=steady,
-        args=(server.dsn(),),
-        kwargs={"rate": rate, "stop": stop, "on_changes": count},
-        name="load",
-    )
+def _loading(server: EmbeddedPostgres, rate: int, watcher: Watcher) -> Iterator[_Load]:
+    load = _Load(server.dsn(), rate, watcher)
+    thread = threading.Thread(target=load.run, name="load")
     thread.start()
     try:
-        yield lambda: done
+        yield load
     finally:
-        stop.set()
+        load.stop.set()
         thread.join()
 
 
@@ -148,7 +173,7 @@ def _show(
     watcher: Watcher,
     connection: psycopg.Connection[Any],
     seconds: float,
-    check: Callable[[], None],
+    checks: Sequence[Callable[[], None]],
     interrupts: Interrupts,
 ) -> None:
     until = time.monotonic() + seconds
@@ -156,7 +181,8 @@ def _show(
         while time.monotonic() < until:
             with interrupts.heeded():
                 time.sleep(1)
-            check()
+            for check in checks:
+                check()
             shown.show(watcher.look(connection))
 
 
@@ -169,10 +195,15 @@ def _wait(
         if time.monotonic() > deadline:
             raise PenstockError(
                 f"the counts did not get there within {within_s:g} s",
-                remedy="Try a lower --rate; the machine may be too busy",
+                remedy="See the warnings above. The machine may be too busy: try a lower --rate",
             )
         with interrupts.heeded():
             time.sleep(0.1)
+
+
+def _changes(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("SELECT changes FROM penstock.progress").fetchone()
+    return int(row[0]) if row else 0
 
 
 def _is_live(connection: psycopg.Connection[Any]) -> bool:
@@ -182,8 +213,7 @@ def _is_live(connection: psycopg.Connection[Any]) -> bool:
 
 def _tell(console: Console, watcher: Watcher, found: Verified) -> bool:
     for each in found.differences:
-        key = ", ".join(f"{name} {value}" for name, value in each.key.items())
-        console.print(f"   {each.target} {key}: {each.found}, should be {each.expected}")
+        console.print(f"   {each}", markup=False)
     console.print(f"   {found.keys:,} counts compared at {found.lsn}")
     p50, p99 = watcher.percentile_ms(50), watcher.percentile_ms(99)
     fresh = f", freshness p50 {p50:.0f} ms, p99 {p99:.0f} ms" if p50 and p99 else ""

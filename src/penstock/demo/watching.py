@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from penstock.demo.freshness import Freshness
+from penstock.postgres.connect import connect
 
 # Often enough for the freshness to be exact, seldom enough to cost nothing.
 _LOOK_EVERY_S = 0.01
@@ -48,7 +49,8 @@ class Seen:
 class Watcher:
     """Looks at the target's position all the time; at the rest when it is asked."""
 
-    def __init__(self, dsn: str, slot: str) -> None:
+    def __init__(self, dsn: str, slot: str, *, before: int) -> None:
+        """`before`: the changes that were applied before the load, which do not count."""
         self._dsn = dsn
         self._slot = slot
         self._freshness = Freshness()
@@ -57,8 +59,7 @@ class Watcher:
         self._started = self._asked_at = time.monotonic()
         self._asked_changes = 0
         self._failure: BaseException | None = None
-        # Those before the load do not count.
-        self._before: int | None = None
+        self._before = before
         self.changes = 0
 
     @contextmanager
@@ -80,9 +81,12 @@ class Watcher:
         with self._lock:
             return self._freshness.percentile_ms(percent)
 
-    def look(self, connection: psycopg.Connection[Any]) -> Seen:
+    def check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def look(self, connection: psycopg.Connection[Any]) -> Seen:
+        self.check()
         now = time.monotonic()
         changes = self.changes
         rate = (changes - self._asked_changes) / max(now - self._asked_at, 0.001)
@@ -101,17 +105,14 @@ class Watcher:
 
     def _watch(self) -> None:
         try:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
+            with connect(self._dsn) as connection:
                 while not self._stopping.wait(_LOOK_EVERY_S):
                     self._note(connection)
-        except BaseException as error:  # noqa: BLE001 - raised by `look`
+        except BaseException as error:  # noqa: BLE001 - raised by `check`
             self._failure = error
 
     def _note(self, connection: psycopg.Connection[Any]) -> None:
         row = connection.execute("SELECT changes FROM penstock.progress").fetchone()
-        total = int(row[0]) if row else 0
-        if self._before is None:
-            self._before = total
-        self.changes = total - self._before
+        self.changes = (int(row[0]) if row else 0) - self._before
         with self._lock:
             self._freshness.applied(self.changes, time.monotonic())

@@ -8,7 +8,7 @@
 many rows of the last seven days. `steady` is daily life: messages are created, go out, arrive or
 fail, move to the history and are deleted there. Several may run at once.
 
-Exit codes: 0 done, 2 cannot run, 130 interrupted.
+Exit codes: 0 done (`steady` also when it is interrupted), 2 cannot run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def steady(
 ) -> None:
     """About `rate` changes a second until `stop`, each step of a life in a transaction of its own.
 
-    `on_changes` is told every tenth of a second how many there were. A server that is too slow for
-    the rate gets what it can bear. `seed` as in `bulk`.
+    `on_changes` is told after each of them how many there were so far. A server that is too slow
+    for the rate gets what it can bear. `seed` as in `bulk`.
     """
     chance = random.Random(seed)  # noqa: S311 - draws work, guards nothing
     with connect(dsn, application_name="notify load") as connection:
@@ -195,21 +195,22 @@ def steady(
             now = time.monotonic()
             due = min(due + rate * (now - last), rate)
             last = now
-            done += _tick(connection, chance, int(due), templates)
+            for changes in _tick(connection, chance, int(due), templates):
+                done += changes
+                on_changes(done)
             due -= int(due)
-            on_changes(done)
 
 
 def _tick(
     connection: psycopg.Connection, chance: random.Random, changes: int, templates: int
-) -> int:
+) -> Iterator[int]:
+    """How many there were in each transaction, as soon as it has committed."""
     steps = range(-1, len(_STEPS))
     drawn = Counter(chance.choices(steps, [_NEW, *(share for share, *_ in _STEPS)], k=changes))
-    done = _insert_now(connection, drawn[-1], templates) if drawn[-1] else 0
+    yield _insert_now(connection, drawn[-1], templates) if drawn[-1] else 0
     for step, (_, statement, values) in enumerate(_STEPS):
         if drawn[step]:
-            done += connection.execute(statement, {**values, "count": drawn[step]}).rowcount
-    return done
+            yield connection.execute(statement, {**values, "count": drawn[step]}).rowcount
 
 
 def _insert_now(connection: psycopg.Connection, rows: int, templates: int) -> int:

@@ -105,8 +105,8 @@ def _not_all_sent(
     """Changes that never reach the log: nobody would notice that they are missing."""
     name = quote(publication.name)
     # One that was seeded is wrong after a truncate that it has not heard of.
-    needed = [*OPERATIONS] if aggregate.seed else [op for op in OPERATIONS if op in source.rules]
-    if missing := [op for op in needed if op not in publication.operations]:
+    needed = source.rules | ({"truncate"} if aggregate.seed else set())
+    if missing := [op for op in OPERATIONS if op in needed - publication.operations]:
         yield (
             f'and publication "{publication.name}" does not send {", ".join(missing)}',
             f"Run: ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')",

@@ -244,8 +244,10 @@ class Job:
         # A batch of few shares is summed up where it is read; to plan more takes longer than it
         # saves, and keeps a core busy for a second when it comes for the first time.
         if self._log.end().lsn - self._reached < _FEW_SHARES * SHARE_BYTES:
-            self._write(_Result(frame.toArrow()))
-            return
+            summed = frame.toArrow()
+            if len(summed) <= MOST_IN_DRIVER:
+                self._write(_Result(summed))
+                return
         with self._result(frame) as result:
             self._write(result)
 

@@ -60,6 +60,10 @@ class Difference:
     expected: Decimal
     found: Decimal
 
+    def __str__(self) -> str:
+        key = ", ".join(f"{name} {value}" for name, value in self.key.items())
+        return f"{self.target}: {self.measure} of {key} is {self.found}, should be {self.expected}"
+
 
 @dataclass(frozen=True, slots=True)
 class Verified:

@@ -32,7 +32,6 @@ class Lifecycle:
 
     name: str
     state: State = "waiting"
-    ends: int = 0
     has_run: bool = False
     # Why it ended, if it said so.
     failure: PartFailed | None = None
@@ -63,7 +62,6 @@ class Lifecycle:
             self._backoff.reset()
         self._runs_since = None
         self.state = "pausing"
-        self.ends += 1
         pause_s = self._backoff.pause_s()
         self.due = now + pause_s
         return pause_s

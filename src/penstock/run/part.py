@@ -31,6 +31,15 @@ def main(name: str, config: str | None = None) -> int:
     except PenstockError as error:
         log_failure(error)
         return 2
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        log_failure(
+            PenstockError(
+                f"the system refuses: {error.strerror or error}{where}",
+                remedy="Make room on that disk or mend its permissions; it is tried again",
+            )
+        )
+        return 2
     return 0
 
 

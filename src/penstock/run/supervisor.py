@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import signal
 import subprocess
@@ -37,8 +38,10 @@ _LOCK = ".run.lock"
 _LOCK_S = 10.0
 # A batch that is being applied may commit; what takes longer is rolled back.
 _STOP_S = 15.0
+_LAST_WORDS_S = 2.0
 _NEVER_S = 3600.0
-_PROGRAM = (sys.executable, "-m", "penstock.run.part")
+# Safe (-P): what lies in the folder it is started from is no module of ours.
+_PROGRAM = (sys.executable, "-P", "-m", "penstock.run.part")
 
 Event = Mapping[str, Any]
 Watcher = Callable[[str, Event], None]
@@ -67,9 +70,15 @@ class Supervisor:
         aggregates: bool,
         watch: Watcher = lambda _part, _event: None,
         program: Sequence[str] = _PROGRAM,
+        environ: Mapping[str, str] = os.environ,
+        started: float | None = None,
     ) -> None:
-        """`watch` is given all that parts say, in their order; `program` runs one of them."""
+        """`watch` is given all that parts say, in their order; `program` runs one of them.
+
+        `started`: when it all began, by the monotonic clock.
+        """
         self._program = program
+        self._environ = environ
         self._config = config
         self._storage = LocalStorage(log)
         self._watch = watch
@@ -77,12 +86,12 @@ class Supervisor:
         if aggregates:
             self._parts[AGGREGATES] = Lifecycle(AGGREGATES)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        # Those who have not said their last word.
-        self._listening: set[str] = set()
+        self._listeners: list[threading.Thread] = []
         # None: look around.
         self._news: queue.SimpleQueue[_Line | _Ended | None] = queue.SimpleQueue()
         self._stopping = False
-        self._milestones = Milestones(time.monotonic())
+        self._told: dict[str, str] = {}
+        self._milestones = Milestones(time.monotonic() if started is None else started)
 
     def states(self) -> dict[str, str]:
         return {name: part.state for name, part in self._parts.items()}
@@ -98,12 +107,18 @@ class Supervisor:
             try:
                 while not self._stopping:
                     self._start_due(lock)
+                    self._tell_states()
                     with suppress(queue.Empty):
                         with interrupts.heeded():
                             news = self._news.get(timeout=self._until_due_s())
                         self._heard(news)
             finally:
                 self._end()
+
+    def _tell_states(self) -> None:
+        if (states := self.states()) != self._told:
+            _LOG.info("state", **states)
+            self._told = states
 
     def _start_due(self, lock: int) -> None:
         now = time.monotonic()
@@ -123,22 +138,28 @@ class Supervisor:
         command = [*self._program, part.name]
         if self._config is not None:
             command.append(str(self._config))
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=[lock],
-            # A terminal's Ctrl-C is for the supervisor.
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=self._environ,
+                pass_fds=[lock],
+                # A terminal's Ctrl-C is for the supervisor.
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory or no process left, for the moment
+            self._pause(part, f"not started: {error.strerror}")
+            return
         self._processes[part.name] = process
-        self._listening.add(part.name)
         part.started()
         _LOG.info("started", part=part.name, pid=process.pid)
-        threading.Thread(
+        listener = threading.Thread(
             target=self._listen, args=(part.name, process), name=f"{part.name} says", daemon=True
-        ).start()
+        )
+        listener.start()
+        self._listeners = [each for each in (*self._listeners, listener) if each.is_alive()]
 
     def _listen(self, part: str, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101 - it is a pipe
@@ -154,8 +175,7 @@ class Supervisor:
         part = self._parts[news.part]
         now = time.monotonic()
         if isinstance(news, _Ended):
-            self._listening.discard(part.name)
-            self._ended(part, news.code, now)
+            self._ended(part, news.code)
             return
         event = _event(news.text)
         _tell(part.name, event)
@@ -164,13 +184,16 @@ class Supervisor:
             _LOG.info(account)
         self._watch(part.name, event)
 
-    def _ended(self, part: Lifecycle, code: int, now: float) -> None:
+    def _ended(self, part: Lifecycle, code: int) -> None:
         # Without capture there is nothing to do, and what is wrong at the start stays wrong. Later,
         # and of the others, the rest goes on: above all, the server is not held back.
         if part.name == CAPTURE and not part.has_run and part.failure is not None:
             raise part.failure
-        pause_s = part.ended(now)
-        _LOG.warning("ended", part=part.name, how=_how(code), again_in_s=round(pause_s, 1))
+        self._pause(part, _how(code))
+
+    def _pause(self, part: Lifecycle, how: str) -> None:
+        pause_s = part.ended(time.monotonic())
+        _LOG.warning("ended", part=part.name, how=how, again_in_s=round(pause_s, 1))
 
     def _end(self) -> None:
         for process in self._processes.values():
@@ -183,12 +206,14 @@ class Supervisor:
                 _LOG.warning("does not end, killed", part=name)
                 process.kill()
                 process.wait()
-        while self._listening:
-            match self._news.get():
-                case _Line(part, text):
-                    _tell(part, _event(text))
-                case _Ended(part):
-                    self._listening.discard(part)
+        # Their last words. Somebody whom a part started and did not end might keep the pipe open.
+        for listener in self._listeners:
+            listener.join(_LAST_WORDS_S)
+        with suppress(queue.Empty):
+            while True:
+                news = self._news.get_nowait()
+                if isinstance(news, _Line):
+                    _tell(news.part, _event(news.text))
 
 
 @contextmanager
@@ -229,6 +254,6 @@ def _tell(part: str, event: Event) -> None:
 
 
 def _how(code: int) -> str:
-    if code < 0:
+    with suppress(ValueError):  # some signals have no name
         return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

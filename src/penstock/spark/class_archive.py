@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 # Java writes 150 MB at its end, on whatever disk this is.
 _END_S = 300.0
+_SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def archive_file() -> Path:
@@ -30,7 +31,7 @@ def use_archive() -> str:
     """Java's options, if there is an archive."""
     file = archive_file()
     # Java would say on its output that an archive is of no use to it.
-    return f'"-XX:SharedArchiveFile={file}" -Xlog:disable' if file.exists() else ""
+    return f'"-XX:SharedArchiveFile={file}" {_SILENT}' if file.exists() else ""
 
 
 def make_archive() -> None:
@@ -40,7 +41,7 @@ def make_archive() -> None:
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={unfinished}" -Xlog:disable',
+        "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={unfinished}" {_SILENT}',
     }
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-") as directory:

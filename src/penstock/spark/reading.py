@@ -188,10 +188,12 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
             if end.lsn <= after.lsn:
                 end = after
             elif not isinstance(limit, ReadAllAvailable):
-                most = Limit(self._options.max_bytes, self._options.max_rows)
-                end = limited(log, after, end, most)
+                end = self._limited(log, after, end)
             is_news = end.lsn > after.lsn or start.get("initial")
             return to_offset(log, end, start) if is_news else start
+
+    def _limited(self, log: LogReader, after: Position, end: Position) -> Position:
+        return limited(log, after, end, Limit(self._options.max_bytes, self._options.max_rows))
 
     def _news(self, log: LogReader, after: Position) -> Position:
         """The end of the log, as soon as something has committed, or after a while."""
@@ -201,7 +203,8 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
             now = time.monotonic()
             if any(frame.header.commits for frame in log.frames(after, end)):
                 gather_s = self._passed_on_at + _GATHER_S - now
-                if end.lsn - after.lsn < _MUCH_BYTES or gather_s <= 0:
+                is_little = end.lsn - after.lsn < _MUCH_BYTES
+                if is_little or gather_s <= 0 or self._limited(log, after, end) != end:
                     self._passed_on_at = now
                     return end
                 time.sleep(gather_s)

@@ -29,6 +29,7 @@ from penstock.errors import (
     TableMissing,
 )
 from penstock.names import TableName
+from penstock.notify.writing import FILES
 from penstock.ops.doctor import diagnose
 from penstock.ops.setup import setup
 from penstock.postgres import catalog
@@ -360,3 +361,27 @@ def test_a_server_that_is_not_ready_yet_gets_its_file(
     assert run(tmp_path, "--dsn", own_server.dsn()).exit_code == 0
     found = diagnose(config(tmp_path))
     assert ("wal_level", "error") in {(f.check, f.level) for f in found}
+
+
+def test_an_example_is_written_whole_and_without_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.1, M7.3
+    monkeypatch.chdir(tmp_path)
+    dsn = "postgresql://app:hunter2@db.example.com/notify"
+    done = CliRunner().invoke(app, ["init", "--example", "notify", "--dsn", dsn])
+    assert done.exit_code == 0, done.output
+    assert set(map(str, Path().iterdir())) == set(FILES)
+    for command in ("penstock doctor", "penstock setup", "penstock run"):
+        assert command in done.output
+    assert "export PGPASSWORD=…" in done.output
+    assert "hunter2" not in done.output + Path("penstock.toml").read_text()
+    written = load(Path("penstock.toml"), environ={})
+    assert written.source.conninfo == "postgresql://app@db.example.com/notify"
+    again = CliRunner().invoke(app, ["init", "--example", "notify"]).exception
+    assert isinstance(again, PenstockError)
+    assert "README.md" in again.problem
+    for flag, value in (("--table", "orders"), ("--config", "mine.toml")):
+        error = CliRunner().invoke(app, ["init", "--example", "notify", flag, value]).exception
+        assert isinstance(error, PenstockError)
+        assert f"flag {flag} does not go with --example" in error.problem
+    assert CliRunner().invoke(app, ["init", "--example", "other"]).exit_code == 2

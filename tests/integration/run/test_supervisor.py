@@ -121,8 +121,8 @@ def test_capture_that_cannot_start_ends_everything_with_its_own_words(run: Any) 
 
 
 def test_aggregates_that_cannot_start_do_not_end_capture(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:  # M3.1: the slot waits for nobody downstream
+    run: Any,
+) -> None:  # M1.4: the slot waits for nobody downstream
     running = run({"capture": [[FOLLOWING]], "aggregates": [[FAILED, {"end": 2}], [FOLLOWING]]})
     eventually(lambda: len(running.lives("aggregates")) == 2, "tried again")
     eventually(lambda: running.supervisor.states()["aggregates"] == "running", "mended")
@@ -145,9 +145,7 @@ def test_lines_that_are_no_events_are_told_as_they_are(run: Any) -> None:
     assert [event for _, event in running.heard] == [*odd, "following"]
 
 
-def test_a_second_one_is_refused_and_waits_for_what_the_first_left(
-    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_second_one_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(supervising, "_LOCK_S", 0.5)
     first = run({"capture": [[FOLLOWING]]})
     eventually(lambda: first.heard, "it runs")
