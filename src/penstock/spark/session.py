@@ -179,6 +179,8 @@ def _start_jvm(
                 **os.environ,
                 **environment,
                 "SPARK_CONNECT_MODE": "0",
+                # What lies in the folder that we were started from is no module of Spark's workers.
+                "PYTHONSAFEPATH": "1",
                 "TMPDIR": str(directory),
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / "gateway"),
             },
