@@ -107,4 +107,4 @@ def await_counts(database: Database, running: subprocess.Popen[str]) -> None:
         assert running.poll() is None
         return database.rows(shown) == truth
 
-    eventually(equal, "the counts are those of the table", within_s=90)
+    eventually(equal, "the counts are those of the table", within_s=150)
