@@ -6,25 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from penstock import beside as threads
+
 
 @contextmanager
 def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
     """`work` runs until the event that it is given is set, at the end of the block."""
     done = threading.Event()
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work(done)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="beside")
-    thread.start()
-    try:
+    with threads.beside(lambda: work(done), done.set, "beside"):
         yield
-    finally:
-        done.set()
-        thread.join()
-    if failure:
-        raise failure[0]

@@ -7,17 +7,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 from pyspark.sql import SparkSession
 
 from penstock.bench.notifications import create_table
+from penstock.beside import Check, beside
 from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
@@ -33,8 +33,6 @@ CREATE TABLE ft_service_stats (service_id uuid, template_id uuid, notification_t
 """
 PUBLICATION = "bench"
 _START_S = 60.0
-# Raises what ended the job, if something has.
-Check: TypeAlias = Callable[[], None]
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:
@@ -108,26 +106,8 @@ def capturing(config: Config, directory: Path) -> Iterator[None]:
 def following(config: Config, spark: SparkSession) -> Iterator[Check]:
     """The job, in a thread."""
     job = Job(config, spark)
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            job.run()
-        except BaseException as error:  # noqa: BLE001 - raised below, by who waits
-            failed.append(error)
-
-    def check() -> None:
-        if failed:
-            raise failed[0]
-
-    thread = threading.Thread(target=run, name="job")
-    thread.start()
-    try:
+    with beside(job.run, job.stop, "job") as check:
         yield check
-    finally:
-        job.stop()
-        thread.join()
-    check()
 
 
 def applied(

@@ -18,13 +18,14 @@ from typing import Any
 import psycopg
 
 from penstock.bench.backlog import Backlog
-from penstock.bench.counting import Check, applied, capturing, configured, following, prepare
+from penstock.bench.counting import applied, capturing, configured, following, prepare
 from penstock.bench.polling import TABLE as POLLED
 from penstock.bench.polling import poll
 from penstock.bench.progress import Progress
 from penstock.bench.recvlogical import pg_recvlogical
 from penstock.bench.report import Figure, Report
 from penstock.bench.service import flushed
+from penstock.beside import Check
 from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.interrupts import Interrupts

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import psycopg
 from rich.console import Console
 
 from penstock import config as configuration
+from penstock.beside import Check, beside
 from penstock.config import Config
 from penstock.demo.view import view
 from penstock.demo.watching import Watcher
@@ -77,12 +79,13 @@ def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
         _wait(lambda: _is_live(connection), check, interrupts, _START_S)
         console.print(f"4. Load: about {rate} changes a second for {seconds:g} s")
         watcher = Watcher(server.dsn(), config.source.slot, before=_changes(connection))
-        with watcher.watching():
-            with _loading(server, rate, watcher) as load:
-                _show(console, watcher, connection, seconds, (check, load.check), interrupts)
-            load.check()
+        load, stop = _Load(watcher), threading.Event()
+        work = partial(steady, server.dsn(), rate=rate, stop=stop, on_changes=load.count)
+        with watcher.watching() as check_watcher:
+            with beside(work, stop.set, "load") as check_load:
+                checks = (check, check_load, check_watcher)
+                _show(console, watcher, connection, seconds, checks, interrupts)
             _wait(lambda: watcher.changes >= load.changes, check, interrupts, _CATCH_UP_S)
-            watcher.check()
         console.print("5. penstock verify: every count against the tables themselves")
         (aggregate,) = config.aggregate
         with spark_when_needed("penstock demo") as spark:
@@ -96,76 +99,32 @@ def _config_file(directory: Path, dsn: str) -> Path:
 
 
 @contextmanager
-def _running(config: Config, config_file: Path, console: Console) -> Iterator[Callable[[], None]]:
+def _running(config: Config, config_file: Path, console: Console) -> Iterator[Check]:
     """`penstock run`; yields what raises its error, if it has ended with one."""
 
     def tell(part: str, event: Any) -> None:
         if (news := _NEWS.get((part, event["event"]))) is not None:
             console.print(f"   {news}")
 
-    failed: list[BaseException] = []
     environ = {name: each for name, each in os.environ.items() if not name.startswith("PENSTOCK_")}
     supervisor = Supervisor(
         config_file, config.log.path, aggregates=True, watch=tell, environ=environ
     )
-
-    def run() -> None:
-        try:
-            supervisor.run(Interrupts())
-        except BaseException as error:  # noqa: BLE001 - raised by `check`
-            failed.append(error)
-
-    def check() -> None:
-        if failed:
-            raise failed[0]
-
-    thread = threading.Thread(target=run, name="run")
-    thread.start()
-    try:
+    with beside(lambda: supervisor.run(Interrupts()), supervisor.stop, "run") as check:
         yield check
-    finally:
-        supervisor.stop()
-        thread.join()
 
 
 class _Load:
-    """The notification service at work, in a thread."""
+    """The notification service at work, and how many of its changes have committed."""
 
-    def __init__(self, dsn: str, rate: int, watcher: Watcher) -> None:
-        self._dsn = dsn
-        self._rate = rate
+    def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._failure: BaseException | None = None
-        self.stop = threading.Event()
-        # Those that have committed.
         self.changes = 0
 
-    def run(self) -> None:
-        try:
-            steady(self._dsn, rate=self._rate, stop=self.stop, on_changes=self._count)
-        except BaseException as error:  # noqa: BLE001 - raised by `check`
-            self._failure = error
-
-    def check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _count(self, changes: int) -> None:
+    def count(self, changes: int) -> None:
         if changes > self.changes:
             self.changes = changes
             self._watcher.committed(changes)
-
-
-@contextmanager
-def _loading(server: EmbeddedPostgres, rate: int, watcher: Watcher) -> Iterator[_Load]:
-    load = _Load(server.dsn(), rate, watcher)
-    thread = threading.Thread(target=load.run, name="load")
-    thread.start()
-    try:
-        yield load
-    finally:
-        load.stop.set()
-        thread.join()
 
 
 def _show(
@@ -173,7 +132,7 @@ def _show(
     watcher: Watcher,
     connection: psycopg.Connection[Any],
     seconds: float,
-    checks: Sequence[Callable[[], None]],
+    checks: Sequence[Check],
     interrupts: Interrupts,
 ) -> None:
     until = time.monotonic() + seconds
@@ -186,9 +145,7 @@ def _show(
             shown.show(watcher.look(connection))
 
 
-def _wait(
-    done: Callable[[], bool], check: Callable[[], None], interrupts: Interrupts, within_s: float
-) -> None:
+def _wait(done: Callable[[], bool], check: Check, interrupts: Interrupts, within_s: float) -> None:
     deadline = time.monotonic() + within_s
     while not done():
         check()

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from penstock.beside import Check, beside
 from penstock.demo.freshness import Freshness
 from penstock.postgres.connect import connect
 
@@ -58,19 +59,13 @@ class Watcher:
         self._stopping = threading.Event()
         self._started = self._asked_at = time.monotonic()
         self._asked_changes = 0
-        self._failure: BaseException | None = None
         self._before = before
         self.changes = 0
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._watch, name="watching")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            thread.join()
+    def watching(self) -> Iterator[Check]:
+        with beside(self._watch, self._stopping.set, "watching") as check:
+            yield check
 
     def committed(self, changes: int) -> None:
         """So many are, since the load began."""
@@ -81,12 +76,7 @@ class Watcher:
         with self._lock:
             return self._freshness.percentile_ms(percent)
 
-    def check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def look(self, connection: psycopg.Connection[Any]) -> Seen:
-        self.check()
         now = time.monotonic()
         changes = self.changes
         rate = (changes - self._asked_changes) / max(now - self._asked_at, 0.001)
@@ -104,12 +94,9 @@ class Watcher:
         )
 
     def _watch(self) -> None:
-        try:
-            with connect(self._dsn) as connection:
-                while not self._stopping.wait(_LOOK_EVERY_S):
-                    self._note(connection)
-        except BaseException as error:  # noqa: BLE001 - raised by `check`
-            self._failure = error
+        with connect(self._dsn) as connection:
+            while not self._stopping.wait(_LOOK_EVERY_S):
+                self._note(connection)
 
     def _note(self, connection: psycopg.Connection[Any]) -> None:
         row = connection.execute("SELECT changes FROM penstock.progress").fetchone()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -24,14 +24,11 @@ from penstock.pipelines.verifying import Difference, Verified, verify
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.targets import declared, with_tables
+from support.truth import no_spark
 from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT
 
 COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
-
-
-def no_spark() -> NoReturn:
-    raise AssertionError("Spark is not needed for plain columns")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The source's own tables at an exact position: what an aggregate should be, and begins with."""
+"""What an aggregate should be: the source's own tables at an exact position."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from contextlib import contextmanager
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from penstock.changelog.consumers import consumers, invalidate, register
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import NotSeeded, SeedingUnderWay, SetupBlocked, TargetUnavailable
+from penstock.errors import SetupBlocked
 from penstock.lsn import Lsn
-from penstock.pipelines import seeding
 from penstock.pipelines import truth as truth_module
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
-from penstock.pipelines.seeding import Seeded, seed, seed_if_due
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.snapshots import Snapshot, snapshot
@@ -32,22 +29,12 @@ from penstock.postgres.tables import read_tables
 from penstock.postgres.waiting import Blocker
 from support.capturing import capture_config, capturing
 from support.database import Database
-from support.logs import begin_log
-from support.ops import on_18
-from support.targets import OTHER_LOG, declared, with_tables
+from support.targets import declared
+from support.truth import NOTIFICATIONS, no_spark
 from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT
 
-NOTIFICATIONS = (
-    "CREATE TABLE notifications (id int PRIMARY KEY, service text, status text)",
-    "ALTER TABLE notifications ADD price numeric(10,2)",
-    "ALTER TABLE notifications REPLICA IDENTITY FULL",
-)
 COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
-
-
-def no_spark() -> NoReturn:
-    raise AssertionError("Spark is not needed for plain columns")
 
 
 def truth_of(
@@ -386,249 +373,3 @@ def test_types_are_those_that_the_log_will_give(database: Database) -> None:  # 
         "tags": "array of text",
         "at": "timestamptz",
     }
-
-
-# --- seeding -------------------------------------------------------------------------------------
-
-STATS = "CREATE TABLE stats (service text, status text, count bigint, note text DEFAULT 'kept')"
-SEEDED = declared()
-
-
-@pytest.fixture
-def source(database: Database) -> Database:
-    database.run(
-        *NOTIFICATIONS,
-        "INSERT INTO notifications VALUES (1, 's', 'a', 1), (2, 's', 'a', 2), (3, NULL, 'b', 3)",
-    )
-    with_tables(database, STATS)
-    return database
-
-
-EXPECTED = {("s", "a"): 2, (None, "b"): 1}
-
-
-def config_of(database: Database, path: Path, start: Lsn | None = None) -> Config:
-    begin_log(database, path, start or database.wal_position())
-    return Config.model_validate(
-        {
-            "source": {"dsn": database.dsn(), "tables": ["notifications"]},
-            "log": {"path": path},
-            "aggregate": [SEEDED.model_dump(exclude={"target_dsn"})],
-        }
-    )
-
-
-def shown(database: Database) -> dict[Any, int]:
-    rows = database.rows("SELECT service, status, count FROM stats")
-    assert len({row[:2] for row in rows}) == len(rows)
-    return {row[:2]: row[2] for row in rows}
-
-
-def state(database: Database) -> tuple[str, Lsn]:
-    ((state, lsn),) = database.rows("SELECT state, applied_lsn::text FROM penstock.progress")
-    return state, Lsn.parse(lsn)
-
-
-def test_seeding_replaces_what_was_there_with_what_is_there_now(
-    source: Database, tmp_path: Path
-) -> None:  # M5.5
-    source.run("INSERT INTO stats VALUES ('gone', 'x', 9), ('s', 'a', 77)")
-    config = config_of(source, tmp_path)
-    before = source.wal_position()
-    done = seed(config, SEEDED, no_spark)
-    assert done == Seeded(done.lsn, rows=2)
-    assert before <= done.lsn <= source.wal_position()
-    assert shown(source) == EXPECTED
-    assert state(source) == ("seeded", done.lsn)
-    log = LogReader(tmp_path)
-    # The log keeps what comes after it.
-    (consumer,) = consumers(log.storage)
-    assert (consumer.name, consumer.applied_lsn) == ("aggregate-counts", log.end().lsn)
-    # What was parked and counted belongs to what was there before.
-    source.run(
-        "UPDATE penstock.progress SET changes = 5, clamped = 3, skipped = '{\"x\": 1}', epoch = 7",
-        "INSERT INTO penstock.parked (aggregate, target, key, deltas, reason, is_negative)"
-        ' VALUES (\'counts\', \'public.stats\', \'{"service": "s", "status": "a"}\','
-        " '{\"count\": \"-1\"}', 'x', true)",
-        "DELETE FROM notifications WHERE id = 1",
-    )
-    again = seed(config, SEEDED, no_spark)
-    assert again.lsn > done.lsn
-    assert shown(source) == {("s", "a"): 1, (None, "b"): 1}
-    assert source.rows("SELECT FROM penstock.parked") == []
-    assert source.rows("SELECT changes, clamped, skipped, epoch FROM penstock.progress") == [
-        (0, 0, {}, 7)
-    ]
-
-
-def test_without_seeding_a_reset_empties_and_begins_at_the_end_of_the_log(
-    source: Database, tmp_path: Path
-) -> None:  # M5.4, M5.5
-    source.run("INSERT INTO stats VALUES ('s', 'a', 77)")
-    done = seed(config_of(source, tmp_path), declared(seed=False), no_spark)
-    assert done == Seeded(LogReader(tmp_path).end().lsn, rows=0)
-    assert shown(source) == {}
-    assert state(source) == ("seeded", done.lsn)
-
-
-@on_18
-@pytest.mark.parametrize("foreign", [False, True])
-def test_seeding_is_the_remedy_for_a_consumer_that_was_released_or_is_of_another_log(
-    source: Database, tmp_path: Path, foreign: bool
-) -> None:  # M3.9, M5.5
-    config = config_of(source, tmp_path)
-    log = LogReader(tmp_path)
-    log_id = OTHER_LOG if foreign else str(log.identity.log_id)
-    known = register(log.storage, "aggregate-counts", log_id, Lsn(1))
-    if not foreign:
-        invalidate(log.storage, known)
-    seed(config, SEEDED, no_spark)
-    (consumer,) = consumers(log.storage)
-    assert (consumer.log_id, consumer.invalidated) == (str(log.identity.log_id), False)
-    assert shown(source) == EXPECTED
-
-
-def test_others_see_what_was_there_until_it_is_seeded_also_if_it_is_cut_off(
-    source: Database, tmp_path: Path
-) -> None:  # M5.5
-    source.run("INSERT INTO stats VALUES ('old', 'x', 9), ('s', 'a', 77)")
-    old = shown(source)
-    config = config_of(source, tmp_path)
-    find = (
-        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE%'"
-    )
-    find += " AND datname = current_database()"
-    with source.connect(autocommit=False) as other, ThreadPoolExecutor(1) as pool:
-        # A lock that leaves no transaction id, or the snapshot would wait for it.
-        other.execute("LOCK TABLE stats IN SHARE MODE")
-        seeding = pool.submit(seed, config, SEEDED, no_spark)
-        pid = eventually(lambda: source.rows(find), "the seeding waits to write")[0][0]
-        assert state(source)[0] == "seeding"
-        assert shown(source) == old
-        source.run(f"SELECT pg_terminate_backend({pid}, 5000)")
-        with pytest.raises(TargetUnavailable, match="counts"):
-            seeding.result(10)
-    assert state(source)[0] == "seeding"
-    assert shown(source) == old
-    seed(config, SEEDED, no_spark)
-    assert shown(source) == EXPECTED
-
-
-def test_a_reset_that_fails_leaves_an_aggregate_as_it_was(
-    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.5
-    config = config_of(source, tmp_path)
-    seed(config, SEEDED, no_spark)
-    source.run("UPDATE penstock.progress SET state = 'live'")
-    before = source.rows("SELECT fingerprint, log_id, applied_lsn FROM penstock.progress")
-    source.run("INSERT INTO notifications VALUES (9, 's', 'a', 1)")
-
-    def interrupted(*_: Any) -> NoReturn:
-        assert state(source)[0] == "seeding"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(seeding, "true_sums", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        seed(config, declared(filter="id > 0"), no_spark)
-    # Whoever follows the log reads again what it has passed over meanwhile.
-    assert state(source)[0] == "seeded"
-    assert source.rows("SELECT fingerprint, log_id, applied_lsn FROM penstock.progress") == before
-    assert shown(source) == EXPECTED
-
-
-def test_a_reset_that_ends_in_disorder_after_its_commit_is_done_all_the_same(
-    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.3, M5.5: its rows are there, so is its position
-    config = config_of(source, tmp_path)
-    seed(config, SEEDED, no_spark)
-    source.run("UPDATE penstock.progress SET state = 'live'")
-    source.run("INSERT INTO notifications VALUES (9, 's', 'a', 1)")
-    write = seeding._write
-
-    def interrupted(*arguments: Any) -> NoReturn:
-        raise KeyboardInterrupt(write(*arguments).lsn)
-
-    monkeypatch.setattr(seeding, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt) as raised:
-        seed(config, SEEDED, no_spark)
-    assert state(source) == ("seeded", raised.value.args[0])
-    assert shown(source) == {**EXPECTED, ("s", "a"): 3}
-
-
-def test_two_do_not_seed_at_once(
-    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.5
-    config = config_of(source, tmp_path)
-    others: list[BaseException | None] = []
-
-    def meanwhile(*arguments: Any) -> Any:
-        monkeypatch.setattr(seeding, "true_sums", true_sums)
-        with pytest.raises(SeedingUnderWay, match="counts is being seeded by another process"):
-            seed(config, SEEDED, no_spark)
-        with pytest.raises(SeedingUnderWay):
-            seed_if_due(config, SEEDED, no_spark)
-        others.append(None)
-        return true_sums(*arguments)
-
-    monkeypatch.setattr(seeding, "true_sums", meanwhile)
-    seed(config, SEEDED, no_spark)
-    assert others
-    assert shown(source) == EXPECTED
-    # And one that is seeded meanwhile is not seeded again.
-    assert seed_if_due(config, SEEDED, no_spark) is None
-    source.run("UPDATE penstock.progress SET state = 'seeding'", "DELETE FROM stats")
-    assert seed_if_due(config, SEEDED, no_spark) is not None
-    assert shown(source) == EXPECTED
-
-
-def test_rows_of_tables_that_inherit_are_not_in_the_log_and_not_in_the_truth(
-    source: Database, tmp_path: Path
-) -> None:  # M5.5
-    source.run(
-        "CREATE TABLE more () INHERITS (notifications)",
-        "INSERT INTO more VALUES (7, 'other', 'a', 1)",
-    )
-    seed(config_of(source, tmp_path), SEEDED, no_spark)
-    assert shown(source) == EXPECTED
-    with snapshot(source.dsn()) as taken:
-        (table,) = (each.table for each in SEEDED.sources)
-        (copied,) = truth_module._copied(taken.connection, table, ["service"])
-    assert copied.num_rows == 3
-
-
-def test_a_key_that_the_target_refuses_is_parked_when_seeding_too(
-    source: Database, tmp_path: Path
-) -> None:  # M5.4, M5.5
-    source.run("ALTER TABLE stats ALTER service SET NOT NULL")
-    seed(config_of(source, tmp_path), SEEDED, no_spark)
-    assert shown(source) == {("s", "a"): 2}
-    assert source.rows("SELECT key, deltas->>'count', reason FROM penstock.parked") == [
-        ({"service": None, "status": "b"}, "1", "NotNullViolation")
-    ]
-
-
-def test_a_target_that_cannot_be_written_is_one_of_our_errors(
-    source: Database, tmp_path: Path
-) -> None:  # M7.3
-    config = config_of(source, tmp_path)
-    source.run(
-        "CREATE TABLE uses_it (stat int)",
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE 'hidden'; END $$",
-        "CREATE TRIGGER fails BEFORE DELETE ON stats EXECUTE FUNCTION fail()",
-    )
-    with pytest.raises(TargetUnavailable, match="counts") as raised:
-        seed(config, SEEDED, no_spark)
-    assert "hidden" not in str(raised.value)
-    source.run("DROP TABLE penstock.parked, penstock.progress")
-    with pytest.raises(TargetUnavailable, match="counts"):
-        seed(config, SEEDED, no_spark)
-
-
-def test_a_log_that_begins_after_the_snapshot_is_refused(
-    source: Database, tmp_path: Path
-) -> None:  # M3.9, M5.5
-    config = config_of(source, tmp_path, Lsn(source.wal_position() + 2**30))
-    with pytest.raises(NotSeeded, match=r"the change log begins at .*, after the snapshot"):
-        seed(config, SEEDED, no_spark)
-    assert state(source)[0] == "seeding"
