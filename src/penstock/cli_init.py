@@ -99,7 +99,7 @@ def _write_example(dsn: str | None, *, as_json: bool) -> None:
     if dsn is not None or DSN_VARIABLE in os.environ:
         given = configuration.source_dsn(dsn)
         opened = without_secrets(given, None if dsn is not None else DSN_VARIABLE)
-    written = write_example(Path(), opened.text if opened else None)
+    written = write_example(Path(), opened)
     commands = [f"penstock {name}" for name, _ in _NEXT]
     if as_json:
         print_json({"files": list(map(str, written)), "next": commands, "exit_code": 0})

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock import config
 from penstock.config import Config
+from penstock.init.dsn import OpenDsn
 from penstock.notify.load import create
 from penstock.notify.writing import write_example
 from support.database import Database
@@ -25,7 +26,7 @@ TARGETS = {
 
 def written(database: Database, folder: Path, **flags: Any) -> Config:
     """The files are in the folder and the tables in the database; `flags` are of [source]."""
-    write_example(folder, database.dsn())
+    write_example(folder, OpenDsn(database.dsn()))
     with database.connect() as connection:
         create(connection)
     given = {f"source.{key}": value for key, value in flags.items()}

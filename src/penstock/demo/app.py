@@ -26,6 +26,7 @@ from penstock.config import Config
 from penstock.demo.view import view
 from penstock.demo.watching import Watcher
 from penstock.errors import PenstockError
+from penstock.init.dsn import without_secrets
 from penstock.interrupts import Interrupts
 from penstock.notify.load import bulk, create, steady
 from penstock.notify.writing import write_example
@@ -37,6 +38,7 @@ from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.failures import translated
 from penstock.run.part import AGGREGATES, CAPTURE
 from penstock.run.supervisor import Supervisor
+from penstock.sections import Dsn
 from penstock.words import counted
 
 # Rows that are there before Penstock comes.
@@ -94,7 +96,8 @@ def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
 
 
 def _config_file(directory: Path, dsn: str) -> Path:
-    written = {path.name: path for path in write_example(directory, dsn)}
+    opened = without_secrets(Dsn(dsn, "the demo's server"))
+    written = {path.name: path for path in write_example(directory, opened)}
     return written["penstock.toml"]
 
 

@@ -72,7 +72,7 @@ def _explained(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise ConfigExists(
             f"{path} is there already, and is not overwritten",
-            remedy="Name another file with --config, or move this one away",
+            remedy="Move it away, or name another file with --config",
             file=str(path),
         ) from None
     except OSError as error:
