@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,13 +20,18 @@ import structlog
 from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from support.database import Database
 from support.repeats import SOAK
+from support.scratch import use_memory
 
 # A decoding buffer this small makes Postgres stream transactions of a few hundred rows.
 SETTINGS: dict[str, str | int] = {"logical_decoding_work_mem": "64kB"}
 
 
+def pytest_configure() -> None:
+    use_memory()
+
+
 def pytest_report_header() -> list[str]:
-    lines = []
+    lines = [f"files of tests: {tempfile.gettempdir()}"]
     for version in SUPPORTED_VERSIONS:
         programs = EmbeddedPostgres(version)
         lines.append(f"PostgreSQL {version}: {programs.full_version}")

@@ -52,7 +52,9 @@ def reset(
             chosen,
             spark,
             on_rows=lambda rows: stderr.print(f"  {rows:,} rows read", markup=False),
-            on_wait=lambda who: stderr.print(f"  waiting for {'; '.join(map(str, who))}"),
+            on_wait=lambda who: stderr.print(
+                f"  waiting for {'; '.join(map(str, who))}", markup=False
+            ),
         )
     outcome = f"is seeded at {done.lsn}, with {done.rows:,} combinations"
     if not chosen.seed:
@@ -88,21 +90,23 @@ def verify(
                     continue
                 found.append(result)
                 if not as_json:
-                    _show(result, repaired=repair)
+                    _show(result)
     if as_json:
         print_json({"aggregates": [as_dict(each) for each in found]})
     raise typer.Exit(1 if any(each.differences for each in found) else 0)
 
 
-def _show(result: object, *, repaired: bool) -> None:
+def _show(result: object) -> None:
     from penstock.pipelines.verifying import Verified
 
     assert isinstance(result, Verified)  # noqa: S101 - Spark's module is imported late
     for each in result.differences:
         stdout.print(str(each), markup=False)
     outcome = f"{len(result.differences):,} differences"
-    if repaired and result.differences:
+    if result.repaired:
         outcome += ", corrected"
+        if result.refused:
+            outcome += f" but for {result.refused:,} keys that a target refuses: they are parked"
     parked = f", {result.parked:,} keys parked" if result.parked else ""
     stdout.print(
         f"{result.aggregate} at {result.lsn}: {result.keys:,} rows, {outcome}{parked}", markup=False

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import PipelineFenced
+from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
 from penstock.pipelines import seeding, staging
 from penstock.pipelines.job import Job
@@ -79,9 +80,44 @@ def test_a_target_that_is_away_for_a_while_gets_everything_once(
         assert applied < now
         work.work(10)
         assert running.running
+        # Nobody writes any more: it comes back and is given all there is.
         proxy.refuse(False)
         caught_up(prepared, running)
         assert differences(connection, "ft_live") == 0
+        # It can be stopped while the target is away.
+        proxy.refuse()
+        proxy.cut()
+        work.work(1)
+
+
+def test_a_target_that_is_away_holds_up_no_other(
+    prepared: Database, proxy: Proxy, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3
+    away = {**LIVE, "target_dsn": proxy.through(prepared.dsn())}
+    config = notify_config(prepared, tmp_path / "log", away, AGGREGATE)
+
+    def position(aggregate: str) -> Lsn:
+        return prepared.lsn(
+            "SELECT applied_lsn::text FROM penstock.progress WHERE aggregate = %s", aggregate
+        )
+
+    with prepared.connect() as connection, captured(config), job(config, spark) as running:
+        work = Notifications(connection)
+        work.work(5)
+        caught_up(prepared, running)
+        proxy.refuse()
+        proxy.cut()
+        for _ in range(3):
+            work.work(5)
+            now = prepared.wal_position()
+            eventually(lambda: position(AGGREGATE["name"]) >= now, "it goes on", within_s=60)  # noqa: B023
+            assert differences(connection, "ft_all") == 0
+        assert position(LIVE["name"]) < now
+        proxy.refuse(False)
+        work.work(5)
+        caught_up(prepared, running)
+        for name in ("ft_live", *OF_AGGREGATE):
+            assert differences(connection, name) == 0
 
 
 def test_targets_on_another_server_are_seeded_and_followed(

@@ -18,6 +18,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors as pg
 
+from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.deciding import Covered, Decision, decide
@@ -72,16 +73,21 @@ def apply(
     covered: Covered,
     compute: Callable[[], Batch],
     read_again: Callable[[Covered], Batch],
+    left_at: Lsn | None = None,
 ) -> Applied:
     """Apply what the targets do not have yet; afterwards they are at the batch's end."""
     with connection.transaction():
-        progress = read_progress(connection, aggregate.name, lock=True)
+        seen = read_progress(connection, aggregate.name)
+        # Not to wait for a seeding that writes its rows: its position is told when it is done.
+        seeding = seen is not None and seen.state == "seeding"
+        progress = seen if seeding else read_progress(connection, aggregate.name, lock=True)
         decision = decide(
             covered,
             progress,
             name=aggregate.name,
             epoch=aggregate.epoch,
             fingerprint=aggregate.fingerprint,
+            left_at=left_at,
         )
         if decision in ("skip", "wait") or progress is None:
             return Applied(decision)

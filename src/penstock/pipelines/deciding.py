@@ -27,9 +27,18 @@ class Covered:
 
 
 def decide(
-    covered: Covered, progress: Progress | None, *, name: str, epoch: int, fingerprint: str
+    covered: Covered,
+    progress: Progress | None,
+    *,
+    name: str,
+    epoch: int,
+    fingerprint: str,
+    left_at: Lsn | None = None,
 ) -> Decision:
-    """Raises the named error of what must not be applied."""
+    """Raises the named error of what must not be applied.
+
+    `left_at`: where the target was when this job could not write to it, and went on without it.
+    """
     if progress is None:
         raise NotSeeded(
             f"aggregate {name} has no row in penstock.progress of its target any more",
@@ -69,8 +78,9 @@ def decide(
         )
     if covered.start == applied:
         return "apply"
-    if covered.start < applied or progress.state == "seeded":
-        # Other boundaries than before, or seeded while the job was further on: the log has it all.
+    was_away = left_at is not None and applied >= left_at
+    if covered.start < applied or progress.state == "seeded" or was_away:
+        # Other boundaries than before, or the job was further on: the log has it all.
         return "read"
     raise ProgressGap(
         f"aggregate {name} is at {applied}, and the next batch begins at {covered.start}: its "

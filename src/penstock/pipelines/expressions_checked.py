@@ -29,7 +29,7 @@ _PRESENT = re.compile(
 )
 
 
-def check_expressions(
+def require_computable(
     spark: SparkSession, aggregates: Sequence[Bound], default: Dsn | None = None
 ) -> None:
     """Raises the first error, which names the aggregate and the dimension.

@@ -31,7 +31,7 @@ from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
-from penstock.pipelines.expressions_checked import check_expressions
+from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
@@ -53,6 +53,7 @@ _ASYNC = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 _LOOK_EVERY_S = 0.5
+_AWAY_LOOK_S = 0.1
 _FEW_SHARES = 3
 
 
@@ -118,7 +119,7 @@ class Job:
         with connect(self._config.source.conninfo) as source:
             facts = read_tables(source, tables)
         self._bound = [bind(each, types_of(facts), known_up_to) for each in self._config.aggregate]
-        check_expressions(self._spark, self._bound, self._config.source.conninfo)
+        require_computable(self._spark, self._bound, self._config.source.conninfo)
         for bound in self._bound:
             writer = Writer(
                 bound.config,
@@ -266,16 +267,31 @@ class Job:
     def _write(self, result: _Result) -> None:
         covered = Covered(self._log_id, *covered_by(result.here))
         self._reached = covered.end
+        left = list(range(len(self._writers)))
         try:
-            for number, writer in enumerate(self._writers):
-                compute = partial(self._batch, result, number)
-                applied = writer.apply(covered, compute, partial(self._read_again, number))
-                if applied is not None and applied.changes and not self._has_applied:
-                    _LOG.info("first change applied", aggregate=writer.name)
-                    self._has_applied = True
+            while left and not self._stopping.is_set():
+                left = [number for number in left if not self._is_applied(number, result, covered)]
+                if left and self._others_wait(len(left), covered.end):
+                    return
+                if left:
+                    self._stopping.wait(_AWAY_LOOK_S)
         except PenstockError as error:
             self._failure = error
             raise
+
+    def _is_applied(self, number: int, result: _Result, covered: Covered) -> bool:
+        """Whether one aggregate is done with a batch; not while its target is away."""
+        writer = self._writers[number]
+        compute = partial(self._batch, result, number)
+        applied = writer.apply(covered, compute, partial(self._read_again, number))
+        if applied is not None and applied.changes and not self._has_applied:
+            _LOG.info("first change applied", aggregate=writer.name)
+            self._has_applied = True
+        return applied is not None
+
+    def _others_wait(self, away: int, end: Lsn) -> bool:
+        """Whether there is more to do for aggregates whose targets are not away."""
+        return away < len(self._writers) and self._log.end().lsn > end
 
     def _batch(self, result: _Result, number: int) -> Batch:
         """What a batch adds to one aggregate; from executors to its target, if it is large."""

@@ -22,7 +22,7 @@ from penstock.decode.columns import column, texts_of
 from penstock.decode.deltas import AGGREGATE, NOTE, Input, summed_up
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.expressions_checked import check_expressions
+from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batches, computed, grouped
 from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
@@ -44,7 +44,7 @@ def true_sums(
     """Dimensions as text, measures as numbers, of all tables that count. Not yet added up."""
     parts = []
     if not bound.config.all_plain:
-        check_expressions(spark(), [bound])
+        require_computable(spark(), [bound])
     for source in bound.config.sources:
         if "insert" not in source.rules:
             continue

@@ -76,6 +76,9 @@ class Verified:
     keys: int
     parked: int
     differences: tuple[Difference, ...]
+    # Whether they were corrected since, and how many keys a target refused again.
+    repaired: bool = False
+    refused: int = 0
 
 
 def as_dict(result: Verified) -> dict[str, Any]:
@@ -95,6 +98,8 @@ def as_dict(result: Verified) -> dict[str, Any]:
             }
             for each in result.differences
         ],
+        "repaired": result.repaired,
+        "refused": result.refused,
     }
 
 
@@ -139,9 +144,13 @@ def verify(
             "SELECT count(*) FROM penstock.parked WHERE aggregate = %s", [aggregate.name]
         ).fetchone() or (0,)
         target.execute("COMMIT")
-        if repair and found:
-            _repair(target, aggregate, tables, found, progress)
-    return Verified(aggregate.name, progress.applied_lsn, keys, parked, tuple(found))
+        due = repair and bool(found)
+        refused = _repair(target, aggregate, tables, found, progress) if due else 0
+    return Verified(
+        *(aggregate.name, progress.applied_lsn, keys, parked, tuple(found)),
+        repaired=due,
+        refused=refused,
+    )
 
 
 @contextmanager
@@ -253,8 +262,11 @@ def _repair(
     tables: Sequence[TargetTable],
     differences: Sequence[Difference],
     audited: Progress,
-) -> None:
-    """Add the differences: they are the same at every later position."""
+) -> int:
+    """Add the differences: they are the same at every later position. How many keys a target
+    refused.
+    """
+    refused = 0
     with target.transaction():
         now = read_progress(target, aggregate.name, lock=True)
         if now is None or now.state == "seeding" or now.seeded_at != audited.seeded_at:
@@ -280,4 +292,5 @@ def _repair(
                     epoch=now.epoch,
                     fingerprint=now.fingerprint,
                 )
-                add_batch(target, only, Batch(pa.table(sums)))
+                refused += add_batch(target, only, Batch(pa.table(sums)))[0]
+    return refused

@@ -38,7 +38,7 @@ _REGISTER_EVERY_S = 1.0
 
 
 class Writer(Closing):
-    """Applies batches to one aggregate; stops trying when `stopping` is set."""
+    """Applies batches to one aggregate; does not wait for anything when `stopping` is set."""
 
     def __init__(
         self,
@@ -59,6 +59,9 @@ class Writer(Closing):
         self._connection: psycopg.Connection[Any] | None = None
         self._aggregate: Aggregate | None = None
         self._registered_at = 0.0
+        self._backoff = Backoff()
+        # When to try again; 0: the last time went well.
+        self._try_at = 0.0
         self.needs_seed = False
         self.applied_lsn = Lsn(0)
 
@@ -83,37 +86,40 @@ class Writer(Closing):
         compute: Callable[[], Batch],
         read_again: Callable[[Covered], Batch],
     ) -> Applied | None:
-        """Try until it is done, or what is wrong will not pass. None: stopped meanwhile."""
-        backoff = Backoff()
-        troubled = False
-        while not self._stopping.is_set():
-            try:
-                connection = self._connected()
-                assert self._aggregate is not None  # noqa: S101 - it is claimed
-                applied = apply(connection, self._aggregate, covered, compute, read_again)
-            except PASSING as error:
-                _LOG.warning(
-                    "target not written, trying again",
-                    aggregate=self.name,
-                    error=type(error).__name__,
-                )
-                troubled = True
-                self._stopping.wait(backoff.pause_s())
-            except psycopg.Error as error:
-                raise unusable(self.name, error) from error
-            else:
-                if troubled:
-                    _LOG.info("target written again", aggregate=self.name)
-                self.needs_seed = applied.decision == "wait"
-                if applied.decision in ("apply", "read"):
-                    self.applied_lsn = covered.end
-                    self._register()
-                if applied.parked:
-                    _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
-                if applied.below_zero:
-                    _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
-                return applied
-        return None
+        """None: the target is away, or was so a moment ago; what it misses is read again later."""
+        if time.monotonic() < self._try_at:
+            return None
+        try:
+            connection = self._connected()
+            assert self._aggregate is not None  # noqa: S101 - it is claimed
+            left_at = self.applied_lsn if self._try_at else None
+            applied = apply(connection, self._aggregate, covered, compute, read_again, left_at)
+        except PASSING as error:
+            _LOG.warning(
+                "target not written, trying again",
+                aggregate=self.name,
+                error=type(error).__name__,
+            )
+            self._try_at = time.monotonic() + self._backoff.pause_s()
+            return None
+        except psycopg.Error as error:
+            raise unusable(self.name, error) from error
+        self._note(applied, covered.end)
+        return applied
+
+    def _note(self, applied: Applied, end: Lsn) -> None:
+        if self._try_at:
+            _LOG.info("target written again", aggregate=self.name)
+            self._try_at = 0.0
+            self._backoff.reset()
+        self.needs_seed = applied.decision == "wait"
+        if applied.decision in ("apply", "read"):
+            self.applied_lsn = end
+            self._register()
+        if applied.parked:
+            _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
+        if applied.below_zero:
+            _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:

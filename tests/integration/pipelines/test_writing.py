@@ -65,6 +65,12 @@ class Job:
         batch = batch_of(writer.config, deltas)
         return writer.apply(covered, lambda: batch, lambda _: batch)
 
+    def applied(self, writer: Writer, number: int, deltas: Any) -> Applied:
+        """As `apply`, as often as it takes."""
+        applied = eventually(lambda: self.apply(writer, number, deltas), "it is applied")
+        assert applied is not None
+        return applied
+
     def shown(self) -> dict[Any, int]:
         return {row[:2]: row[2] for row in self.database.rows("SELECT * FROM stats")}
 
@@ -114,9 +120,9 @@ def test_a_lost_connection_is_opened_again_and_the_batch_applied_once(job: Job) 
     with job.writer() as writer:
         job.apply(writer, 0, {A: 1})
         job.kill(writer)
-        assert job.apply(writer, 1, {A: 1}) == Applied("apply", changes=1)
+        assert job.applied(writer, 1, {A: 1}) == Applied("apply", changes=1)
         with held_up(job.database, "SELECT FROM stats FOR UPDATE") as run:
-            applying = run(lambda: job.apply(writer, 2, {A: 1}))
+            applying = run(lambda: job.applied(writer, 2, {A: 1}))
             job.kill(writer)
         assert applying.result(15) == Applied("apply", changes=1)
         # Whether it had committed or not: what is applied already is skipped.
@@ -156,7 +162,7 @@ def test_a_second_job_is_refused_while_the_first_works(
         job.kill(first)
         with job.writer() as second:
             with pytest.raises(PipelineFenced):
-                job.apply(first, 1, {A: 100})
+                job.applied(first, 1, {A: 100})
             job.apply(second, 1, {A: 1})
         # Also when the second has gone: the first does not know what happened meanwhile.
         with pytest.raises(PipelineFenced, match="has taken over"):
@@ -205,18 +211,24 @@ def test_a_role_that_may_not_write_is_told_so(job: Job) -> None:  # M7.3
 
 
 @on_18
-def test_it_stops_trying_when_it_is_told_to(job: Job) -> None:
-    with (
-        job.writer() as writer,
-        ThreadPoolExecutor(1) as pool,
-        job.database.connect(autocommit=False) as other,
-    ):
-        other.execute("SET lock_timeout = 0")
-        other.execute("SELECT FROM penstock.progress FOR UPDATE")
+def test_what_was_missed_while_the_target_was_away_comes_from_the_log(job: Job) -> None:  # M5.3
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        job.kill(writer)
+        assert job.apply(writer, 1, {A: 1}) is None
+        # It is left alone for a moment, and the batches go on.
+        assert job.apply(writer, 2, {A: 1}) is None
+        assert job.applied(writer, 3, {A: 5}) == Applied("read", changes=1)
+        # Only what this very job left behind: anything else is a gap still.
+        with pytest.raises(ProgressGap):
+            job.apply(writer, 5, {A: 1})
+    assert job.shown() == {A: 6}
+
+
+@on_18
+def test_a_seeding_that_writes_holds_up_nobody(job: Job) -> None:  # M5.5
+    with job.writer(declared()) as writer, job.database.connect(autocommit=False) as seeding:
+        seeding.execute("SELECT FROM penstock.progress FOR UPDATE")
         assert writer._connection is not None
-        writer._connection.execute("SET lock_timeout = 100")
-        applying = pool.submit(job.apply, writer, 0, {A: 1})
-        job.stopping.wait(0.3)
-        job.stopping.set()
-        assert applying.result(10) is None
-    assert job.shown() == {}
+        writer._connection.execute("SET lock_timeout = '5s'")
+        assert job.apply(writer, 0, {A: 2}) == Applied("wait")

@@ -37,9 +37,12 @@ def at(
     )
 
 
-def decided(start: int, end: int, progress: Progress | None) -> Decision:
+def decided(
+    start: int, end: int, progress: Progress | None, *, left_at: int | None = None
+) -> Decision:
     covered = Covered(LOG, Lsn(start), Lsn(end))
-    return decide(covered, progress, name="counts", epoch=3, fingerprint="f")
+    left = None if left_at is None else Lsn(left_at)
+    return decide(covered, progress, name="counts", epoch=3, fingerprint="f", left_at=left)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,18 @@ def test_the_position_of_one_that_is_being_seeded_is_not_looked_at() -> None:  #
 def test_a_batch_that_begins_after_the_target_s_position_is_a_gap() -> None:  # M5.3
     with pytest.raises(ProgressGap, match="counts is at 0/64, and the next batch begins at 0/65"):
         decided(101, 150, at(100))
+
+
+@pytest.mark.parametrize("left_at", [100, 90])
+def test_a_target_that_was_away_gets_what_it_missed_from_the_log(left_at: int) -> None:  # M5.3
+    """It may be further on than was known: the last commit was made, and its answer was lost."""
+    assert decided(120, 150, at(100), left_at=left_at) == "read"
+    assert decided(100, 150, at(100), left_at=left_at) == "apply"
+
+
+def test_one_that_was_restored_from_an_older_copy_while_it_was_away_has_a_gap() -> None:  # M5.3
+    with pytest.raises(ProgressGap, match="restored from an older copy"):
+        decided(120, 150, at(100), left_at=101)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""`penstock reset` and `penstock verify` where they work: what they print, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli import app
+from penstock.config import load
+from support.capturing import capturing
+from support.database import Database
+from support.targets import with_tables
+from support.toml import write_toml
+from support.workload import PUBLICATION, SLOT
+
+COUNTS = {
+    "name": "counts",
+    "sources": ["notifications"],
+    "dimensions": ["service", "status"],
+    "targets": ["stats"],
+}
+# Without seeding there is no truth to compare with.
+SINCE = {**COUNTS, "name": "since", "targets": ["since"], "seed": False}
+
+
+@pytest.fixture
+def file(database18: Database, tmp_path: Path) -> Iterator[Path]:
+    """The configuration, while capture runs. No Spark: the server counts plain columns itself."""
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, service text, status text)",
+        "INSERT INTO notifications VALUES (1, 's', 'a'), (2, 's', 'a'), (3, '[red]', NULL)",
+        "ALTER TABLE notifications REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE notifications",
+    )
+    columns = "(service text, status text, count bigint NOT NULL DEFAULT 0)"
+    with_tables(database18, *(f"CREATE TABLE {name} {columns}" for name in ("stats", "since")))
+    database18.create_slot(SLOT)
+    settings = {
+        "source": {
+            "dsn": database18.dsn(),
+            "slot": SLOT,
+            "publication": PUBLICATION,
+            "tables": ["notifications"],
+        },
+        "log": {"path": tmp_path / "log"},
+        "aggregate": [COUNTS, SINCE],
+    }
+    file = write_toml(tmp_path / "penstock.toml", settings)
+    with capturing(load(file)) as running:
+        running.connected()
+        yield file
+
+
+def command(file: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "--config", str(file)])
+
+
+def test_reset_seeds_or_empties_and_says_so(database18: Database, file: Path) -> None:  # M5.5
+    done = command(file, "reset", "counts")
+    assert done.exit_code == 0, done.output
+    lsn = database18.value("SELECT applied_lsn::text FROM penstock.progress")
+    assert f"counts is seeded at {lsn}, with 2 combinations" in done.stdout
+    assert database18.value("SELECT sum(count) FROM stats") == 3
+    # Again, after somebody has spoilt it.
+    database18.run("UPDATE stats SET count = 9")
+    assert command(file, "reset", "counts").exit_code == 0
+    assert database18.value("SELECT sum(count) FROM stats") == 3
+    done = command(file, "reset", "since")
+    assert done.exit_code == 0, done.output
+    assert "since is empty, and counts what commits after" in done.stdout
+    assert database18.value("SELECT count(*) FROM since") == 0
+
+
+def test_verify_lists_differences_and_ends_with_1(database18: Database, file: Path) -> None:
+    # M5.6, on a database where nothing happens
+    command(file, "reset", "counts")
+    fine = command(file, "verify")
+    assert fine.exit_code == 0, fine.output
+    assert ": 2 rows, 0 differences\n" in fine.stdout
+    # One that cannot be verified is left out, unless it is asked for.
+    assert "since cannot be verified: it was not seeded: left out" in fine.stderr
+    assert command(file, "verify", "since").exception is not None
+
+    database18.run("UPDATE stats SET count = 7 WHERE service = 's'", "DELETE FROM stats WHERE true")
+    database18.run("INSERT INTO stats VALUES ('s', 'a', 7)")
+    wrong = command(file, "verify", "counts")
+    assert wrong.exit_code == 1
+    assert "public.stats: count of service s, status a is 7, should be 2" in wrong.stdout
+    # What stands in a row is text, not markup.
+    assert "public.stats: count of service [red], status None is 0, should be 1" in wrong.stdout
+    assert ": 1 rows, 2 differences\n" in wrong.stdout
+
+
+def test_verify_as_json_and_repair(database18: Database, file: Path) -> None:  # M5.6
+    command(file, "reset", "counts")
+    database18.run("UPDATE stats SET count = 7 WHERE service = 's'")
+    as_json = command(file, "verify", "--json", "--repair")
+    assert as_json.exit_code == 1
+    (found,) = json.loads(as_json.stdout)["aggregates"]
+    assert (found["aggregate"], found["rows"], found["parked"]) == ("counts", 2, 0)
+    assert (found["repaired"], found["refused"]) == (True, 0)
+    assert found["differences"] == [
+        {
+            "target": "public.stats",
+            "key": {"service": "s", "status": "a"},
+            "measure": "count",
+            "expected": "2",
+            "found": "7",
+        }
+    ]
+    assert database18.value("SELECT sum(count) FROM stats") == 3
+    again = command(file, "verify", "--json")
+    assert again.exit_code == 0
+    (found,) = json.loads(again.stdout)["aggregates"]
+    assert (found["differences"], found["repaired"]) == ([], False)
+
+
+def test_a_repair_that_a_target_refuses_says_that_it_is_parked(
+    database18: Database, file: Path
+) -> None:  # M5.4, M5.6
+    command(file, "reset", "counts")
+    database18.run(
+        "DELETE FROM stats WHERE service = '[red]'",
+        "ALTER TABLE stats ADD CHECK (service <> '[red]')",
+    )
+    done = command(file, "verify", "--repair")
+    assert done.exit_code == 1
+    assert "corrected but for 1 keys that a target refuses: they are parked" in done.stdout
+    assert ", 0 differences, 1 keys parked\n" in command(file, "verify").stdout
