@@ -663,7 +663,8 @@ def test_the_question_for_news_waits_for_them(log: Log, monkeypatch: pytest.Monk
 def test_where_much_is_written_more_is_gathered_and_little_waits_for_nothing(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
-    monkeypatch.setattr(reading, "_GATHER_S", 0.6)
+    monkeypatch.setattr(reading, "_GATHER_S", {2**20: 0.6, 2**29: 60.0})
+    monkeypatch.setattr(reading, "_STILL_S", 0.4)
     log.insert(0x200, 1)
     planning = Planning(log)
     first = planning.latest(planning.initial())
@@ -671,18 +672,24 @@ def test_where_much_is_written_more_is_gathered_and_little_waits_for_nothing(
     asked = time.monotonic()
     second = planning.latest(first)
     assert time.monotonic() - asked < 0.5
-    log.insert(0x300 + 2**30, 3)
-    writing = threading.Timer(0.2, log.insert, (0x400 + 2**30, 4))
+    log.insert(0x300 + 2**21, 3)
+    writing = threading.Timer(0.2, log.insert, (0x400 + 2**21, 4))
     writing.start()
     third = planning.latest(second)
     writing.join()
     assert planning.ids(second, third) == [3, 4], "it did not come alone"
     # A batch that took longer than that has let enough gather.
-    log.insert(0x300 + 2**31, 5)
+    log.insert(0x300 + 2**22, 5)
     time.sleep(0.6)
     asked = time.monotonic()
-    assert planning.ids(third, planning.latest(third)) == [5]
-    assert time.monotonic() - asked < 0.5
+    fourth = planning.latest(third)
+    assert planning.ids(third, fourth) == [5]
+    assert time.monotonic() - asked < 0.3
+    # Very much would wait for a minute, if more came.
+    log.insert(0x300 + 2**30, 6)
+    asked = time.monotonic()
+    assert planning.ids(fourth, planning.latest(fourth)) == [6]
+    assert 0.3 < time.monotonic() - asked < 30
 
 
 def test_a_change_has_one_identity_whatever_the_options(log: Log) -> None:  # M5.3

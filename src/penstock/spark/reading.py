@@ -51,11 +51,11 @@ from penstock.spark.options import SourceOptions
 _LONG_POLL_S = 1.0
 # A range without commits is passed on so often: it only says that the log is complete up to there.
 _EMPTY_RANGE_S = 5.0
-# So much WAL between two questions comes where much is written, or after a stop. Batches follow
-# each other at this distance then: each costs Spark a quarter of a second of a core, whatever it
-# holds (`bench pipeline`).
-_MUCH_BYTES = 4 * 2**20
-_GATHER_S = 0.5
+# So much WAL between two questions comes where much is written, or after a stop. Batches follow each
+# other at that distance then, as long as more comes: each costs Spark a quarter of a second of a
+# core, whatever it holds (`bench pipeline`).
+_GATHER_S = {4 * 2**20: 0.5, 12 * 2**20: 1.5}
+_STILL_S = 0.1
 
 # What to make of the log: it is pickled to the executors.
 Decoding: TypeAlias = Wanted | WantedTables | WantedDeltas
@@ -128,6 +128,11 @@ def _settle() -> None:
         keep_freed_memory()
 
 
+def _apart_s(waiting: int) -> float:
+    """How far apart batches are, where so many bytes wait."""
+    return max((apart for least, apart in _GATHER_S.items() if waiting >= least), default=0.0)
+
+
 class PenstockReader(_Reading, DataSourceReader):
     """A batch between two positions."""
 
@@ -198,16 +203,18 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def _news(self, log: LogReader, after: Position) -> Position:
         """The end of the log, as soon as something has committed, or after a while."""
         deadline = time.monotonic() + _LONG_POLL_S
+        seen = after
         while True:
             end = log.end()
             now = time.monotonic()
             if any(frame.header.commits for frame in log.frames(after, end)):
-                gather_s = self._passed_on_at + _GATHER_S - now
-                is_little = end.lsn - after.lsn < _MUCH_BYTES
-                if is_little or gather_s <= 0 or self._limited(log, after, end) != end:
+                gather_s = self._passed_on_at + _apart_s(end.lsn - after.lsn) - now
+                comes_more = end.lsn > seen.lsn
+                if gather_s <= 0 or not comes_more or self._limited(log, after, end) != end:
                     self._passed_on_at = now
                     return end
-                time.sleep(gather_s)
+                seen = end
+                time.sleep(min(gather_s, _STILL_S))
                 continue
             if end.lsn > after.lsn and now - self._passed_on_at >= _EMPTY_RANGE_S:
                 self._passed_on_at = now
