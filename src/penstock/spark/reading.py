@@ -51,9 +51,9 @@ from penstock.spark.options import SourceOptions
 _LONG_POLL_S = 1.0
 # A range without commits is passed on so often: it only says that the log is complete up to there.
 _EMPTY_RANGE_S = 5.0
-# So much WAL between two questions comes where much is written, or after a stop. Batches follow each
-# other at that distance then, as long as more comes: each costs Spark a quarter of a second of a
-# core, whatever it holds (`bench pipeline`).
+# So much WAL between two questions comes where much is written, or after a stop. Batches are so far
+# apart then, as long as more comes: each costs Spark a quarter of a second of a core, whatever it
+# holds (`bench pipeline`).
 _GATHER_S = {4 * 2**20: 0.5, 12 * 2**20: 1.5}
 _STILL_S = 0.1
 
