@@ -511,6 +511,9 @@ class InputUnfit(PipelineError):
 class OldValuesMissing(PipelineError):
     """The replica identity leaves out old values that an aggregate must subtract."""
 
+    # What puts them into the WAL.
+    sql: str
+
 
 class TargetClash(PipelineError):
     """A target is a source too, or another aggregate's."""

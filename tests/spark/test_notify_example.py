@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.notify.load import bulk, steady
+from penstock.notify.service import bulk, steady
 from penstock.ops.setup import setup
 from penstock.pipelines.verifying import verify
 from support.beside import beside

@@ -8,7 +8,7 @@ from typing import Any
 from penstock import config
 from penstock.config import Config
 from penstock.init.dsn import OpenDsn
-from penstock.notify.load import create
+from penstock.notify.service import create
 from penstock.notify.writing import write_example
 from support.database import Database
 

@@ -28,7 +28,7 @@ from penstock.demo.watching import Watcher
 from penstock.errors import PenstockError
 from penstock.init.dsn import without_secrets
 from penstock.interrupts import Interrupts
-from penstock.notify.load import bulk, create, steady
+from penstock.notify.service import bulk, create, steady
 from penstock.notify.writing import write_example
 from penstock.ops.setup import setup
 from penstock.pipelines.running import spark_when_needed

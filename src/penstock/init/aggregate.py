@@ -84,7 +84,8 @@ def _with_identity(
         if error is None:
             return suggested
         if choice is None and isinstance(error, OldValuesMissing):
-            index_instead = _index_sql(error)
+            makes_index = error.sql.startswith("CREATE UNIQUE INDEX")
+            index_instead = error.sql if makes_index else None
     return None
 
 
@@ -93,12 +94,6 @@ def entry(table: TableName, replica_identity: str | None) -> str | dict[str, str
     if replica_identity is None:
         return str(table)
     return {"name": str(table), "replica_identity": replica_identity}
-
-
-def _index_sql(error: OldValuesMissing) -> str | None:
-    """If an index alone would do; set-up says how."""
-    sql = error.remedy.removeprefix("Run: ").partition("; or, if")[0]
-    return sql if sql.startswith("CREATE UNIQUE INDEX") else None
 
 
 def _measures(taken: Sequence[str], summed: Sequence[str]) -> Iterator[tuple[str, str | None]]:

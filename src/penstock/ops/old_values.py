@@ -32,14 +32,11 @@ def old_value_errors(
         for part in leaves or (root,):
             if not (missing := wrong[part.name]):
                 continue
-            fix = (
-                _like_root(root, part)
-                if part is not root and not itself
-                else f"Run: {_sql(root, _needed(aggregate, source, root), facts)}"
-            )
+            sql = _sql(root, _needed(aggregate, source, root), facts)
+            fix = _like_root(root, part) if part is not root and not itself else f"Run: {sql}"
             if choices.get(root.name, "auto") != "auto":
                 fix += f'; and set replica_identity = "auto" of {root.name} in [source]'
-            yield _error(aggregate, part, missing, fix)
+            yield _error(aggregate, part, missing, fix, sql)
             if itself:  # one remedy for all partitions
                 break
 
@@ -118,7 +115,7 @@ def _may_be_full(part: TableFacts, facts: SourceFacts) -> bool:
 
 
 def _error(
-    aggregate: AggregateConfig, part: TableFacts, missing: dict[str, list[str]], fix: str
+    aggregate: AggregateConfig, part: TableFacts, missing: dict[str, list[str]], fix: str, sql: str
 ) -> OldValuesMissing:
     what = "; ".join(
         f"{rule.upper()} of {part.name} does not write the old {', '.join(names)} to the WAL"
@@ -129,6 +126,7 @@ def _error(
     return OldValuesMissing(
         f"aggregate {aggregate.name} must subtract old values: {what}",
         remedy=fix,
+        sql=sql,
         table=part.name,
         aggregate=aggregate.name,
     )

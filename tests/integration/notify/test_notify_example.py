@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from penstock.config import Config
-from penstock.notify.load import bulk, steady
+from penstock.notify.service import bulk, steady
 from penstock.ops.doctor import diagnose
 from penstock.ops.setup import setup
 from support.beside import beside
@@ -121,7 +121,7 @@ def test_bulk_keeps_foreign_keys_and_tells_its_progress(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(database, tmp_path)
-    monkeypatch.setattr("penstock.notify.load._ROWS_AT_ONCE", 2_000)
+    monkeypatch.setattr("penstock.notify.service._ROWS_AT_ONCE", 2_000)
     told: list[int] = []
     with database.connect() as connection:
         bulk(connection, 5_000, on_rows=told.append)
@@ -226,7 +226,11 @@ def test_the_program_creates_fills_and_loads(database18: Database, tmp_path: Pat
     written(database18, tmp_path)
     database18.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     dsn = database18.dsn()
+    # The files are the user's own.
+    with (tmp_path / "targets.sql").open("a") as file:
+        file.write("COMMENT ON TABLE notifications IS 'ours';\n")
     assert program(tmp_path, dsn, "create").returncode == 0
+    assert database18.value("SELECT obj_description('notifications'::regclass)") == "ours"
     done = program(tmp_path, dsn, "bulk", "--rows", "500", "--seed", "0.5")
     assert done.returncode == 0
     assert "500 of 500 rows" in done.stdout
