@@ -37,7 +37,12 @@ from penstock.terminal import (
 )
 from penstock.words import counted
 
-app = typer.Typer(help="Look at a change log, check it, keep it small.", no_args_is_help=True)
+log = typer.Typer(
+    name="log",
+    help="Look at a change log, check it, keep it small.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 LogPath = Annotated[
     Path | None,
@@ -48,7 +53,7 @@ LogPath = Annotated[
 _FOLLOW_S = 1.0
 
 
-@app.command()
+@log.command()
 def info(config: ConfigPath = None, path: LogPath = None, as_json: AsJson = False) -> None:
     """Which source it comes from, how far it goes, how large it is, who reads it."""
     with errors_as_json(as_json):
@@ -60,7 +65,7 @@ def info(config: ConfigPath = None, path: LogPath = None, as_json: AsJson = Fals
             stdout.print(line, markup=False)
 
 
-@app.command()
+@log.command()
 def dump(
     config: ConfigPath = None,
     path: LogPath = None,
@@ -93,7 +98,7 @@ def dump(
                 pass
 
 
-@app.command()
+@log.command()
 def check(config: ConfigPath = None, path: LogPath = None, as_json: AsJson = False) -> None:
     """Read all of it: checksums, order, references. Damage is an error with its position."""
     with errors_as_json(as_json):
@@ -109,7 +114,7 @@ def check(config: ConfigPath = None, path: LogPath = None, as_json: AsJson = Fal
         )
 
 
-@app.command()
+@log.command()
 def prune(config: ConfigPath = None, as_json: AsJson = False) -> None:
     """Remove what retention allows. A running capture does this by itself."""
     with errors_as_json(as_json):
@@ -124,7 +129,7 @@ def prune(config: ConfigPath = None, as_json: AsJson = False) -> None:
         stdout.print(f"{removed} removed, {counted(pruned.freed_bytes, 'byte')} freed")
 
 
-@app.command("consumers")
+@log.command("consumers")
 def list_consumers(
     config: ConfigPath = None,
     path: LogPath = None,

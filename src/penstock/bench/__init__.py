@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from penstock.bench.capture import bench_capture
-from penstock.bench.flood import bench_flood
-from penstock.bench.latency import bench_latency
-from penstock.bench.memory import bench_memory
 from penstock.bench.progress import Progress
-from penstock.bench.receive import bench_receive
 from penstock.bench.report import Report
-from penstock.bench.tracker import bench_tracker
 
 
-def _on_spark(name: str) -> Callable[[Progress], Report]:
-    """Spark is an extra, and slow to import: only when it is asked for."""
+def _named(name: str) -> Callable[[Progress], Report]:
+    """What a benchmark needs, Spark for some, is imported when it runs."""
 
     def run(progress: Progress) -> Report:
         module = import_module(f"penstock.bench.{name}")
@@ -27,15 +21,9 @@ def _on_spark(name: str) -> Callable[[Progress], Report]:
 
 
 BENCHES: dict[str, Callable[[Progress], Report]] = {
-    "receive": bench_receive,
-    "tracker": bench_tracker,
-    "capture": bench_capture,
-    "memory": bench_memory,
-    "latency": bench_latency,
-    "flood": bench_flood,
-    "decode": _on_spark("decode"),
-    "source": _on_spark("source"),
-    "pipeline": _on_spark("pipeline"),
-    "freshness": _on_spark("freshness"),
-    "seed": _on_spark("seed"),
+    name: _named(name)
+    for name in (
+        *("receive", "tracker", "capture", "memory", "latency", "flood"),
+        *("decode", "source", "pipeline", "freshness", "seed"),
+    )
 }

@@ -39,7 +39,8 @@ def test_latency_sees_every_transaction() -> None:
     assert (found["p50"].goal, found["p99"].goal) == (10, 50)
     assert found["p50"].value <= found["p99"].value
     assert report.runs[0]["transactions"] >= 90
-    assert found["disk sync p50"].value > 0
+    # In memory it takes no time.
+    assert 0 <= found["disk sync p50"].value <= found["disk sync p99"].value
 
 
 def test_a_flood_is_followed_on_one_connection() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock import cli
+from penstock import cli, cli_shows
 from penstock.bench.report import Report
 from support.ops import penstock
 
@@ -83,7 +83,7 @@ def test_benchmarks_print_one_json_object(monkeypatch: pytest.MonkeyPatch) -> No
     def bench(name: str) -> Callable[[Callable[[str], None]], Report]:
         return lambda say: Report(name, [], [])
 
-    monkeypatch.setattr(cli, "BENCHES", {name: bench(name) for name in ("one", "two")})
+    monkeypatch.setattr(cli_shows, "BENCHES", {name: bench(name) for name in ("one", "two")})
     runner = CliRunner()
     single = json.loads(runner.invoke(cli.app, ["bench", "one", "--json"]).stdout)
     assert single["name"] == "one"

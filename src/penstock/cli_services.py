@@ -1,0 +1,50 @@
+"""`penstock capture` and `run`: services, which work until they are stopped and log to stderr."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import suppress
+
+from penstock import config as configuration
+from penstock.__main__ import STARTED
+from penstock.capture.engine import Capture
+from penstock.interrupts import Interrupts
+from penstock.logs import configure_logs
+from penstock.ops.tools import read_tools, require_tools
+from penstock.run.supervisor import Supervisor
+from penstock.terminal import ConfigPath, handle_signals
+
+# Of objects that may be circular, before somebody looks.
+_GARBAGE = 100_000
+
+
+def capture(config: ConfigPath = None) -> None:
+    """Follow the slot into the change log until stopped. A service: its log is on stderr.
+
+    SIGTERM, SIGHUP and Ctrl-C end it cleanly: everything received is on disk and confirmed.
+    """
+    loaded = configuration.load(config)
+    configure_logs()
+    # Thousands of messages are held at a time and freed with their frame, and nothing of it is
+    # circular: to look through them again and again took a fifth of capture's time.
+    gc.set_threshold(_GARBAGE)
+    running = Capture(loaded)
+    handle_signals(lambda *_: running.stop())
+    running.run()
+
+
+def run(config: ConfigPath = None) -> None:
+    """Capture, and keep all declared aggregates up to date, until stopped: everything in one.
+
+    Each part is a process that is started again when it dies. A service: its log is on stderr.
+    SIGTERM and Ctrl-C end all of it cleanly.
+    """
+    loaded = configuration.load(config)
+    if loaded.aggregate:
+        require_tools(read_tools())
+    configure_logs()
+    supervisor = Supervisor(
+        config, loaded.log.path, aggregates=bool(loaded.aggregate), started=STARTED
+    )
+    with suppress(KeyboardInterrupt), Interrupts() as interrupts:
+        supervisor.run(interrupts)
