@@ -99,6 +99,9 @@ def penstock(
 
 def main() -> None:
     show_what_can_be_shown()
+    # Before signals raise: within an import an exception may be swallowed.
+    if (name := next((word for word in sys.argv[1:] if word[:1] != "-"), "")) in _MODULES:
+        import_module(f"penstock.{_MODULES[name]}")
     raise_on_signals()
     try:
         _run()

@@ -105,8 +105,6 @@ def _show(result: object) -> None:
     outcome = f"{len(result.differences):,} differences"
     if result.repaired:
         outcome += ", corrected"
-        if result.refused:
-            outcome += f" but for {result.refused:,} keys that a target refuses: they are parked"
     parked = f", {result.parked:,} keys parked" if result.parked else ""
     stdout.print(
         f"{result.aggregate} at {result.lsn}: {result.keys:,} rows, {outcome}{parked}", markup=False

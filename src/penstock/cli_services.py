@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import suppress
 
 from penstock import config as configuration
 from penstock.__main__ import STARTED
-from penstock.capture.engine import Capture
+from penstock.capture.service import run_capture
 from penstock.interrupts import Interrupts
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
 from penstock.run.supervisor import Supervisor
-from penstock.terminal import ConfigPath, handle_signals
-
-# Of objects that may be circular, before somebody looks.
-_GARBAGE = 100_000
+from penstock.terminal import ConfigPath
 
 
 def capture(config: ConfigPath = None) -> None:
@@ -25,12 +21,7 @@ def capture(config: ConfigPath = None) -> None:
     """
     loaded = configuration.load(config)
     configure_logs()
-    # Thousands of messages are held at a time and freed with their frame, and nothing of it is
-    # circular: to look through them again and again took a fifth of capture's time.
-    gc.set_threshold(_GARBAGE)
-    running = Capture(loaded)
-    handle_signals(lambda *_: running.stop())
-    running.run()
+    run_capture(loaded)
 
 
 def run(config: ConfigPath = None) -> None:

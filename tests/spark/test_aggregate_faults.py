@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.errors import PipelineFenced
+from penstock.errors import PipelineFenced, SourceUnavailable
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
 from penstock.pipelines import seeding, staging
@@ -88,6 +88,12 @@ def test_a_target_that_is_away_for_a_while_gets_everything_once(
         proxy.refuse()
         proxy.cut()
         work.work(1)
+        (writer,) = running.job._writers
+        eventually(lambda: writer.away, "it is away")
+        running.stop()
+    # And it is not started while none of its targets can be reached.
+    with pytest.raises(SourceUnavailable):
+        Job(config, spark).run()
 
 
 def test_a_target_that_is_away_holds_up_no_other(
@@ -101,18 +107,35 @@ def test_a_target_that_is_away_holds_up_no_other(
             "SELECT applied_lsn::text FROM penstock.progress WHERE aggregate = %s", aggregate
         )
 
+    proxy.refuse()
     with prepared.connect() as connection, captured(config), job(config, spark) as running:
         work = Notifications(connection)
+
+        def others_go_on() -> None:
+            work.work(5)
+            now = prepared.wal_position()
+            eventually(lambda: position(AGGREGATE["name"]) >= now, "it goes on", within_s=60)
+            assert differences(connection, "ft_all") == 0
+
         work.work(5)
+        eventually(
+            lambda: prepared.rows("SELECT FROM penstock.progress WHERE state = 'live'"),
+            "the other is seeded, and begins",
+            within_s=60,
+        )
+        others_go_on()
+        proxy.refuse(False)
+        # It is there, and seeded.
+        work.work(5)
+        eventually(lambda: len(prepared.rows("SELECT FROM penstock.progress")) == 2, "it comes")
         caught_up(prepared, running)
+        assert differences(connection, "ft_live") == 0
+        # And away again.
         proxy.refuse()
         proxy.cut()
         for _ in range(3):
-            work.work(5)
-            now = prepared.wal_position()
-            eventually(lambda: position(AGGREGATE["name"]) >= now, "it goes on", within_s=60)  # noqa: B023
-            assert differences(connection, "ft_all") == 0
-        assert position(LIVE["name"]) < now
+            others_go_on()
+        assert position(LIVE["name"]) < position(AGGREGATE["name"])
         proxy.refuse(False)
         work.work(5)
         caught_up(prepared, running)

@@ -663,32 +663,35 @@ def test_the_question_for_news_waits_for_them(log: Log, monkeypatch: pytest.Monk
 def test_where_much_is_written_more_is_gathered_and_little_waits_for_nothing(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
-    monkeypatch.setattr(reading, "_GATHER_S", {2**20: 0.6, 2**29: 60.0})
+    monkeypatch.setattr(reading, "_GATHER_S", {1_000: 0.6, 50_000: 60.0})
     monkeypatch.setattr(reading, "_STILL_S", 0.4)
     log.insert(0x200, 1)
     planning = Planning(log)
     first = planning.latest(planning.initial())
-    log.insert(0x300, 2)
+    # Little of it, however much else the server wrote.
+    log.insert(2**30, 2)
     asked = time.monotonic()
     second = planning.latest(first)
-    assert time.monotonic() - asked < 0.5
-    log.insert(0x300 + 2**21, 3)
-    writing = threading.Timer(0.2, log.insert, (0x400 + 2**21, 4))
+    assert time.monotonic() - asked < 0.3
+    much = [list(range(start, start + 100)) for start in (100, 200, 300)]
+    log.insert(2**30 + 0x100, *much[0])
+    writing = threading.Timer(0.2, log.insert, (2**30 + 0x200, *much[1]))
     writing.start()
     third = planning.latest(second)
     writing.join()
-    assert planning.ids(second, third) == [3, 4], "it did not come alone"
+    assert planning.ids(second, third) == much[0] + much[1], "it did not come alone"
     # A batch that took longer than that has let enough gather.
-    log.insert(0x300 + 2**22, 5)
+    log.insert(2**30 + 0x300, *much[2])
     time.sleep(0.6)
     asked = time.monotonic()
     fourth = planning.latest(third)
-    assert planning.ids(third, fourth) == [5]
+    assert planning.ids(third, fourth) == much[2]
     assert time.monotonic() - asked < 0.3
     # Very much would wait for a minute, if more came.
-    log.insert(0x300 + 2**30, 6)
+    very_much = list(range(1_000, 5_000))
+    log.insert(2**30 + 0x400, *very_much)
     asked = time.monotonic()
-    assert planning.ids(fourth, planning.latest(fourth)) == [6]
+    assert planning.ids(fourth, planning.latest(fourth)) == very_much
     assert 0.3 < time.monotonic() - asked < 30
 
 

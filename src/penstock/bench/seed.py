@@ -39,6 +39,7 @@ SELECT service_id, template_id, notification_type, notification_status, count(*)
 """
 _COPY = "COPY (SELECT created_at, notification_status FROM notifications) TO STDOUT (FORMAT csv)"
 _BY_DATE = {
+    "sources": [{"table": "notifications", "delete": False}],
     "dimensions": {
         "bst_date": "to_date(from_utc_timestamp(created_at, 'Europe/London'))",
         "notification_status": "notification_status",

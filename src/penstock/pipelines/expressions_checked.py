@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +16,7 @@ from penstock.errors import ConfigInvalidValue, PenstockError, TargetMismatch
 from penstock.expressions import in_brackets
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
+from penstock.pipelines.passing import PASSING
 from penstock.pipelines.target_facts import TargetFacts, check_target_version, read_target_tables
 from penstock.pipelines.target_types import keeps_expression
 from penstock.pipelines.targets import targets_of
@@ -34,13 +36,14 @@ def require_computable(
 ) -> None:
     """Raises the first error, which names the aggregate and the dimension.
 
-    `default` is where targets are, if an aggregate does not say; without it they are not looked at.
+    `default` is where targets are, if an aggregate does not say; without it, and while they are
+    away, they are not looked at.
     """
     for bound in aggregates:
         tables: Mapping[TableName, TargetFacts] = {}
         if default is not None:
             names = [target.table for target in targets_of(bound.config)]
-            with connect(bound.config.conninfo(default)) as connection:
+            with suppress(*PASSING), connect(bound.config.conninfo(default)) as connection:
                 check_target_version(connection.info.server_version)
                 with translated("read the target's catalog"):
                     tables = read_target_tables(connection, names)

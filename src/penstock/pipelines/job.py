@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
-from penstock.errors import LogRetired, NotSeeded, PenstockError, SeedingUnderWay
+from penstock.errors import NotSeeded, PenstockError, SeedingUnderWay
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
@@ -129,10 +130,13 @@ class Job:
                 self._stopping,
             )
             self._writers.append(stack.enter_context(writer))
+        away = [writer.away for writer in self._writers if writer.away]
+        if len(away) == len(self._writers):
+            raise away[0]
         # Positions of targets only go up, so that nothing is left out that a later batch needs.
         pairs = zip(self._bound, self._writers, strict=True)
         self._bound = [
-            bound if writer.needs_seed else bound.after(writer.applied_lsn)
+            bound if writer.needs_seed or writer.away else bound.after(writer.applied_lsn)
             for bound, writer in pairs
         ]
 
@@ -142,12 +146,17 @@ class Job:
         a seeding was broken off meanwhile.
         """
 
+        due = {writer.name: (0.0, Backoff()) for writer in self._writers}
+
         def seed_all() -> None:
             try:
                 while not self._stopping.wait(_LOOK_EVERY_S):
                     for writer in self._writers:
-                        if writer.needs_seed:
-                            self._seed(writer)
+                        at, backoff = due[writer.name]
+                        if not writer.needs_seed or time.monotonic() < at:
+                            continue
+                        if not self._is_seeded(writer):
+                            due[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
             except _Stopped:
                 pass
             except Exception as error:  # noqa: BLE001 - raised by `run`
@@ -161,29 +170,26 @@ class Job:
             self._stopping.set()
             thread.join()
 
-    def _seed(self, writer: Writer) -> None:
-        """Try until it is done, or what is wrong will not pass, or the job stops."""
-        backoff = Backoff()
-        while not self._stopping.is_set():
-            try:
-                done = seed_if_due(
-                    self._config,
-                    writer.config,
-                    lambda: self._spark,
-                    on_rows=partial(self._tell_rows, writer.name),
-                )
-            except SeedingUnderWay:
-                return  # by `penstock reset`, whose business it is
-            except Exception as error:
-                if not may_pass(error):
-                    raise
-                _LOG.warning("not seeded, trying again", aggregate=writer.name, reason=str(error))
-                self._stopping.wait(backoff.pause_s())
-            else:
-                writer.needs_seed = False
-                if done is not None:
-                    _LOG.info("seeded", aggregate=writer.name, at=str(done.lsn))
-                return
+    def _is_seeded(self, writer: Writer) -> bool:
+        """Seed one; false: what is wrong may pass."""
+        try:
+            done = seed_if_due(
+                self._config,
+                writer.config,
+                lambda: self._spark,
+                on_rows=partial(self._tell_rows, writer.name),
+            )
+        except SeedingUnderWay:
+            return True  # by `penstock reset`, whose business it is
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            _LOG.warning("not seeded, trying again", aggregate=writer.name, reason=str(error))
+            return False
+        writer.needs_seed = False
+        if done is not None:
+            _LOG.info("seeded", aggregate=writer.name, at=str(done.lsn))
+        return True
 
     def _tell_rows(self, aggregate: str, rows: int) -> None:
         if self._stopping.is_set():
@@ -193,10 +199,8 @@ class Job:
     @contextmanager
     def _following(self) -> Iterator[StreamingQuery]:
         self._spark.dataSource.register(PenstockDeltas)
-        # Those that are seeded come in where their snapshot was taken.
-        followed = [writer for writer in self._writers if not writer.needs_seed]
-        for writer in followed:
-            self._check_held(writer)
+        # Those that are seeded come in where their snapshot was taken, those away where they are.
+        followed = [w for w in self._writers if not w.needs_seed and not w.away]
         start = self._reached = min(
             (writer.applied_lsn for writer in followed), default=self._log.end().lsn
         )
@@ -219,17 +223,6 @@ class Job:
                 with suppress(Exception):  # it may be gone with its JVM
                     query.stop()
 
-    def _check_held(self, writer: Writer) -> None:
-        try:
-            self._log.locate(writer.applied_lsn)
-        except LogRetired:
-            raise NotSeeded(
-                f"the log no longer holds what comes after {writer.applied_lsn}, where aggregate "
-                f"{writer.name} is",
-                remedy=f"Run: penstock reset {writer.name}",
-                aggregate=writer.name,
-            ) from None
-
     def _deltas(self, reader: Any, bound: Sequence[Bound], **options: str) -> DataFrame:
         wanted = WantedDeltas(tuple(each.summed for each in bound))
         frame: DataFrame = (
@@ -249,12 +242,12 @@ class Job:
             if len(summed) <= MOST_IN_DRIVER:
                 self._write(_Result(summed))
                 return
-        with self._result(frame) as result:
+        with self._result(frame, self._bound) as result:
             self._write(result)
 
     @contextmanager
-    def _result(self, frame: DataFrame) -> Iterator[_Result]:
-        rows = grouped(frame, self._bound).persist()
+    def _result(self, frame: DataFrame, bound: Sequence[Bound]) -> Iterator[_Result]:
+        rows = grouped(frame, bound).persist()
         try:
             some = rows.limit(MOST_IN_DRIVER + 1).toArrow()
             if len(some) <= MOST_IN_DRIVER:
@@ -282,7 +275,7 @@ class Job:
     def _is_applied(self, number: int, result: _Result, covered: Covered) -> bool:
         """Whether one aggregate is done with a batch; not while its target is away."""
         writer = self._writers[number]
-        compute = partial(self._batch, result, number)
+        compute = partial(self._batch, result, number, number)
         applied = writer.apply(covered, compute, partial(self._read_again, number))
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)
@@ -293,26 +286,30 @@ class Job:
         """Whether there is more to do for aggregates whose targets are not away."""
         return away < len(self._writers) and self._log.end().lsn > end
 
-    def _batch(self, result: _Result, number: int) -> Batch:
-        """What a batch adds to one aggregate; from executors to its target, if it is large."""
+    def _batch(self, result: _Result, number: int, place: int) -> Batch:
+        """What a batch adds to one aggregate; from executors to its target, if it is large.
+
+        `place`: which of those in the result it is.
+        """
         bound = self._bound[number]
-        batch = batch_of(result.here, bound, number)
+        batch = batch_of(result.here, bound, place)
         if result.on_executors is None:
             return batch
-        ours = (f.col(AGGREGATE) == number) & f.col(NOTE).isNull()
+        ours = (f.col(AGGREGATE) == place) & f.col(NOTE).isNull()
         dsn = self._writers[number].dsn
-        return replace(batch, staged=stage(result.on_executors.where(ours), bound, number, dsn))
+        return replace(batch, staged=stage(result.on_executors.where(ours), bound, place, dsn))
 
     def _read_again(self, number: int, covered: Covered) -> Batch:
         """What a range adds to one aggregate, from the log."""
+        alone = [self._bound[number].after(covered.start)]
         frame = self._deltas(
             self._spark.read,
-            [bound.after(covered.start) for bound in self._bound],
+            alone,
             startingPosition=str(covered.start),
             endingPosition=str(covered.end),
         )
-        with self._result(computed(frame, self._bound)) as result:
-            return self._batch(result, number)
+        with self._result(computed(frame, alone), alone) as result:
+            return self._batch(result, number, 0)
 
     def _check(self, query: StreamingQuery) -> None:
         if self._failure is not None:

@@ -8,7 +8,14 @@ from psycopg import errors as pg
 from penstock.errors import ConnectionLost, SourceUnavailable, TargetUnavailable
 
 # The connection, or the others' transactions: deadlocks are among psycopg's operational errors.
-PASSING = (psycopg.OperationalError, SourceUnavailable, ConnectionLost)
+PASSING = (
+    psycopg.OperationalError,
+    # A large batch takes long, and the server may have a limit: it ends the session.
+    pg.IdleInTransactionSessionTimeout,
+    pg.TransactionTimeout,
+    SourceUnavailable,
+    ConnectionLost,
+)
 
 
 def may_pass(error: Exception) -> bool:

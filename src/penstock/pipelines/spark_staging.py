@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
@@ -23,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.errors import ConnectionLost
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batch_of
 from penstock.pipelines.staging import Staged, put
@@ -56,12 +58,19 @@ class _Writer(DataSourceArrowWriter):
             for batch in iterator
         )
         width = len(self.bound.config.dimensions)
+        doing = "write to penstock.staged of the target"
         with (
             said_once(),
             connect(Dsn(self.conninfo, self.origin)) as connection,
-            translated("write to penstock.staged of the target"),
+            translated(doing),
         ):
-            return _Part(*put(connection, self.bound.config.name, tables, width))
+            try:
+                return _Part(*put(connection, self.bound.config.name, tables, width))
+            except psycopg.OperationalError as error:
+                # As in the driver: a full disk or a deadlock passes, and it is tried again.
+                raise ConnectionLost(
+                    f"cannot {doing}: {type(error).__name__}", remedy="It is tried again by itself"
+                ) from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [(part.name, part.rows) for part in messages if isinstance(part, _Part)]

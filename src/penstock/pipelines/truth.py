@@ -45,6 +45,8 @@ def true_sums(
     parts = []
     if not bound.config.all_plain:
         require_computable(spark(), [bound])
+        # Else Spark's driver makes an object of every row, and computes there: all of its memory.
+        spark().conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
     for source in bound.config.sources:
         if "insert" not in source.rules:
             continue

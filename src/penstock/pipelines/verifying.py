@@ -76,9 +76,8 @@ class Verified:
     keys: int
     parked: int
     differences: tuple[Difference, ...]
-    # Whether they were corrected since, and how many keys a target refused again.
+    # Whether they were corrected since; what a target refuses again is among those parked.
     repaired: bool = False
-    refused: int = 0
 
 
 def as_dict(result: Verified) -> dict[str, Any]:
@@ -99,7 +98,6 @@ def as_dict(result: Verified) -> dict[str, Any]:
             for each in result.differences
         ],
         "repaired": result.repaired,
-        "refused": result.refused,
     }
 
 
@@ -140,16 +138,15 @@ def verify(
         tables = read_targets(target, aggregate)
         found = [each for table in tables for each in _compare(target, aggregate, table, truth)]
         keys = sum(_count(target, table) for table in tables)
+        target.execute("COMMIT")
+        repaired = repair and bool(found)
+        if repaired:
+            _repair(target, aggregate, tables, found, progress)
         (parked,) = target.execute(
             "SELECT count(*) FROM penstock.parked WHERE aggregate = %s", [aggregate.name]
         ).fetchone() or (0,)
-        target.execute("COMMIT")
-        due = repair and bool(found)
-        refused = _repair(target, aggregate, tables, found, progress) if due else 0
     return Verified(
-        *(aggregate.name, progress.applied_lsn, keys, parked, tuple(found)),
-        repaired=due,
-        refused=refused,
+        aggregate.name, progress.applied_lsn, keys, parked, tuple(found), repaired=repaired
     )
 
 
@@ -262,11 +259,8 @@ def _repair(
     tables: Sequence[TargetTable],
     differences: Sequence[Difference],
     audited: Progress,
-) -> int:
-    """Add the differences: they are the same at every later position. How many keys a target
-    refused.
-    """
-    refused = 0
+) -> None:
+    """Add the differences: they are the same at every later position."""
     with target.transaction():
         now = read_progress(target, aggregate.name, lock=True)
         if now is None or now.state == "seeding" or now.seeded_at != audited.seeded_at:
@@ -292,5 +286,4 @@ def _repair(
                     epoch=now.epoch,
                     fingerprint=now.fingerprint,
                 )
-                refused += add_batch(target, only, Batch(pa.table(sums)))[0]
-    return refused
+                add_batch(target, only, Batch(pa.table(sums)))

@@ -16,7 +16,7 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConnectionLost, NotSeeded, PipelineFenced
+from penstock.errors import ConnectionLost, LogRetired, NotSeeded, PipelineFenced
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
@@ -34,11 +34,13 @@ from penstock.sections import Dsn
 _LOG = structlog.get_logger()
 # A job that was killed a moment ago may still be known to the server.
 _CLAIM_S = 10.0
+# Somebody may have locked the target: other targets wait for it so long, and no longer.
+_WAIT_S = 5.0
 _REGISTER_EVERY_S = 1.0
 
 
 class Writer(Closing):
-    """Applies batches to one aggregate; does not wait for anything when `stopping` is set."""
+    """Applies batches to one aggregate; with `stopping` set it waits for no other job."""
 
     def __init__(
         self,
@@ -60,20 +62,21 @@ class Writer(Closing):
         self._aggregate: Aggregate | None = None
         self._registered_at = 0.0
         self._backoff = Backoff()
-        # When to try again; 0: the last time went well.
+        # Why the target could not be written to the last time, and when to try again.
+        self.away: Exception | None = None
         self._try_at = 0.0
         self.needs_seed = False
         self.applied_lsn = Lsn(0)
 
     def __enter__(self) -> Self:
-        connection = self._connected()
+        """If the target is away, it is claimed when it comes."""
         try:
-            with _closed_if_it_fails(connection):
-                progress = self._claimed(connection)
+            self._connected()
+        except PASSING as error:
+            self.away = error
+            self._try_later()
         except psycopg.Error as error:
             raise unusable(self.name, error) from error
-        self.applied_lsn = progress.applied_lsn
-        self.needs_seed = progress.state == "seeding"
         return self
 
     def close(self) -> None:
@@ -90,27 +93,30 @@ class Writer(Closing):
         if time.monotonic() < self._try_at:
             return None
         try:
-            connection = self._connected()
-            assert self._aggregate is not None  # noqa: S101 - it is claimed
-            left_at = self.applied_lsn if self._try_at else None
-            applied = apply(connection, self._aggregate, covered, compute, read_again, left_at)
+            connection, aggregate = self._connected()
+            left_at = self.applied_lsn if self.away else None
+            applied = apply(connection, aggregate, covered, compute, read_again, left_at)
         except PASSING as error:
+            self.away = error
             _LOG.warning(
                 "target not written, trying again",
                 aggregate=self.name,
                 error=type(error).__name__,
             )
-            self._try_at = time.monotonic() + self._backoff.pause_s()
+            self._try_later()
             return None
         except psycopg.Error as error:
             raise unusable(self.name, error) from error
         self._note(applied, covered.end)
         return applied
 
+    def _try_later(self) -> None:
+        self._try_at = time.monotonic() + self._backoff.pause_s()
+
     def _note(self, applied: Applied, end: Lsn) -> None:
-        if self._try_at:
+        if self.away:
             _LOG.info("target written again", aggregate=self.name)
-            self._try_at = 0.0
+            self.away = None
             self._backoff.reset()
         self.needs_seed = applied.decision == "wait"
         if applied.decision in ("apply", "read"):
@@ -121,14 +127,18 @@ class Writer(Closing):
         if applied.below_zero:
             _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
 
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._connection is None or self._connection.closed or self._connection.broken:
-            connection = connect(self.dsn)
-            if self._aggregate is not None:
-                with _closed_if_it_fails(connection):
+    def _connected(self) -> tuple[psycopg.Connection[Any], Aggregate]:
+        connection = self._connection
+        if connection is None or connection.closed or connection.broken:
+            connection = connect(self.dsn, options=f"-c lock_timeout={_WAIT_S * 1000:.0f}")
+            with _closed_if_it_fails(connection):
+                if self._aggregate is None:
+                    self._aggregate = self._claimed(connection)
+                else:
                     self._lock_again(connection, self._aggregate.epoch)
             self._connection = connection
-        return self._connection
+        assert self._aggregate is not None  # noqa: S101 - a connection is kept when it is claimed
+        return connection, self._aggregate
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""
@@ -137,26 +147,28 @@ class Writer(Closing):
             if try_lock(connection, "job", self.name):
                 return
             if time.monotonic() > deadline or self._stopping.wait(0.2):
-                raise PipelineFenced(
-                    f"another job works on aggregate {self.name}",
-                    remedy="Stop it first: one job follows all aggregates of a log",
-                    aggregate=self.name,
-                )
+                raise self._fenced()
+
+    def _fenced(self) -> PipelineFenced:
+        return PipelineFenced(
+            f"another job works on aggregate {self.name}",
+            remedy="Stop it first: one job follows all aggregates of a log",
+            aggregate=self.name,
+        )
 
     def _lock_again(self, connection: psycopg.Connection[Any], epoch: int) -> None:
         """The server may take our own lost session for alive, until its network says otherwise."""
-        try:
-            self._lock(connection)
-        except PipelineFenced as error:
-            progress = read_progress(connection, self.name)
-            if progress is None or progress.epoch != epoch:
-                raise
-            raise ConnectionLost(
-                f"the lock of aggregate {self.name} is still held by a session that we lost",
-                remedy="Wait until the server notices, or end that session",
-            ) from error
+        if try_lock(connection, "job", self.name):
+            return
+        progress = read_progress(connection, self.name)
+        if progress is None or progress.epoch != epoch:
+            raise self._fenced()
+        raise ConnectionLost(
+            f"the lock of aggregate {self.name} is still held by a session that we lost",
+            remedy="Wait until the server notices, or end that session",
+        )
 
-    def _claimed(self, connection: psycopg.Connection[Any]) -> Progress:
+    def _claimed(self, connection: psycopg.Connection[Any]) -> Aggregate:
         ready_targets(connection, self.config, self._tables)
         self._lock(connection)
         staging.clear(connection, self.name)
@@ -168,12 +180,13 @@ class Writer(Closing):
         )
         progress = read_progress(connection, self.name)
         assert progress is not None  # noqa: S101 - it was there just now
-        if progress.state != "seeding":
+        self.needs_seed = progress.state == "seeding"
+        self.applied_lsn = progress.applied_lsn
+        if not self.needs_seed:
             self._check(progress)
-        self._aggregate = Aggregate(
+        return Aggregate(
             self.name, targets, self.config.seed, progress.epoch, self.config.fingerprint
         )
-        return progress
 
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
         """Without seeding, what counts begins now."""
@@ -200,6 +213,15 @@ class Writer(Closing):
                 remedy=f"Correct path in [log], or run: penstock reset {self.name}",
                 aggregate=self.name,
             )
+        try:
+            self._log.locate(progress.applied_lsn)
+        except LogRetired:
+            raise NotSeeded(
+                f"the log no longer holds what comes after {progress.applied_lsn}, where aggregate "
+                f"{self.name} is",
+                remedy=f"Run: penstock reset {self.name}",
+                aggregate=self.name,
+            ) from None
 
     def _register(self) -> None:
         """Let the log go of what is applied; not for each batch, for it costs a sync."""

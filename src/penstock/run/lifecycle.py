@@ -38,20 +38,26 @@ class Lifecycle:
     # When it is to be started.
     due: float = 0.0
     _runs_since: float | None = None
+    _troubled: set[str] = field(default_factory=set)
     _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=1.0, most_s=30.0))
 
     def started(self) -> None:
         self.state = "starting"
         self.failure = None
+        self._troubled.clear()
 
     def said(self, event: Mapping[str, Any], now: float) -> None:
         """Take notice of a line of its log."""
         what = event.get("event")
+        # One of several, or all of it.
+        whose = str(event.get("aggregate", ""))
         if what in _WELL:
-            self.state = "running"
+            self._troubled.discard(whose)
+            self.state = "troubled" if self._troubled else "running"
             self.has_run = True
             self._runs_since = self._runs_since or now
         elif what in _TROUBLED:
+            self._troubled.add(whose)
             self.state = "troubled"
         elif what == "failed":
             self.failure = PartFailed(str(event["problem"]), remedy=str(event["remedy"]))

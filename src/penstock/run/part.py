@@ -13,11 +13,10 @@ import threading
 from pathlib import Path
 
 from penstock import config as configuration
-from penstock.capture.engine import Capture
+from penstock.capture.service import run_capture
 from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.logs import configure_logs, log_failure
-from penstock.terminal import handle_signals
 
 CAPTURE, AGGREGATES = "capture", "aggregates"
 
@@ -50,12 +49,6 @@ def _end_with_supervisor() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _capture(config: Config) -> None:
-    running = Capture(config)
-    handle_signals(lambda *_: running.stop())
-    running.run()
-
-
 def _aggregates(config: Config) -> None:
     # Spark is an extra, and slow to import.
     from penstock.pipelines.running import run_aggregates
@@ -63,7 +56,7 @@ def _aggregates(config: Config) -> None:
     run_aggregates(config)
 
 
-_WORK = {CAPTURE: _capture, AGGREGATES: _aggregates}
+_WORK = {CAPTURE: run_capture, AGGREGATES: _aggregates}
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))

@@ -51,10 +51,10 @@ from penstock.spark.options import SourceOptions
 _LONG_POLL_S = 1.0
 # A range without commits is passed on so often: it only says that the log is complete up to there.
 _EMPTY_RANGE_S = 5.0
-# So much WAL between two questions comes where much is written, or after a stop. Batches are so far
-# apart then, as long as more comes: each costs Spark a quarter of a second of a core, whatever it
-# holds (`bench pipeline`).
-_GATHER_S = {4 * 2**20: 0.5, 12 * 2**20: 1.5}
+# So many bytes of commits come between two questions where much is written, or after a stop. Then
+# batches are so far apart, as long as more comes: each costs Spark a quarter of a second of a core,
+# whatever it holds (`bench pipeline`).
+_GATHER_S = {3 * 2**20: 0.5, 8 * 2**20: 1.5}
 _STILL_S = 0.1
 
 # What to make of the log: it is pickled to the executors.
@@ -203,17 +203,22 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def _news(self, log: LogReader, after: Position) -> Position:
         """The end of the log, as soon as something has committed, or after a while."""
         deadline = time.monotonic() + _LONG_POLL_S
-        seen = after
+        seen = -1
         while True:
             end = log.end()
             now = time.monotonic()
-            if any(frame.header.commits for frame in log.frames(after, end)):
-                gather_s = self._passed_on_at + _apart_s(end.lsn - after.lsn) - now
-                comes_more = end.lsn > seen.lsn
+            committed = [
+                frame.header.committed_bytes
+                for frame in log.frames(after, end)
+                if frame.header.commits
+            ]
+            if committed:
+                gather_s = self._passed_on_at + _apart_s(sum(committed)) - now
+                comes_more = sum(committed) > seen
                 if gather_s <= 0 or not comes_more or self._limited(log, after, end) != end:
                     self._passed_on_at = now
                     return end
-                seen = end
+                seen = sum(committed)
                 time.sleep(min(gather_s, _STILL_S))
                 continue
             if end.lsn > after.lsn and now - self._passed_on_at >= _EMPTY_RANGE_S:

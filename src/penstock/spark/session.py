@@ -128,6 +128,8 @@ def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[s
     if any("GC" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
         java = ""  # beside another choice of the user's Java would not start
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
+    # Without memory some of Spark's threads end, and the others wait for them for ever.
+    java += " -XX:+ExitOnOutOfMemoryError"
     java += f" {use_archive()} -Dlog4j2.configurationFile=file:{log4j2}"
     settings = {
         "spark.ui.enabled": "false",

@@ -124,11 +124,11 @@ def test_two_repairs_at_once_add_a_difference_once(
     with ThreadPoolExecutor(1) as pool:
         others: list[Future[Verified]] = []
 
-        def while_another_waits(*arguments: Any) -> int:
+        def while_another_waits(*arguments: Any) -> None:
             monkeypatch.setattr(verifying, "_repair", repair)
             others.append(pool.submit(lambda: verified(config, repair=True)))
             eventually(lambda: database.rows(waiting), "the other waits")
-            return repair(*arguments)
+            repair(*arguments)
 
         monkeypatch.setattr(verifying, "_repair", while_another_waits)
         assert len(verified(config, repair=True).differences) == 1
@@ -169,7 +169,7 @@ def test_a_key_that_the_target_cannot_hold_is_compared_with_what_is_parked(
     assert (done.differences, done.parked) == ((), 1)
     database.run("DELETE FROM penstock.parked")
     done = verified(config, repair=True)
-    assert (done.repaired, done.refused) == (True, 1)
+    assert (done.repaired, done.parked) == (True, 1)
     (count, cost) = done.differences
     assert (count.key, count.measure, count.expected, count.found) == (
         {"service": "s", "status": "not a number"},

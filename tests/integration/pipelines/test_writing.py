@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.changelog.consumers import consumers
 from penstock.changelog.reader import LogReader
+from penstock.changelog.writer import LogWriter
 from penstock.declarations import AggregateConfig
 from penstock.errors import (
     NotSeeded,
     PipelineFenced,
     ProgressGap,
+    SourceUnavailable,
     TargetMismatch,
     TargetUnavailable,
 )
@@ -43,10 +46,11 @@ A, B = ("s", "a"), ("s", "b")
 
 
 class Job:
-    """A log that ends at some position, and writers that follow it."""
+    """A log that grows with each batch, and writers that follow it."""
 
     def __init__(self, database: Database, path: Path) -> None:
         self.database = database
+        self.path = path
         begin_log(database, path, database.wal_position())
         self.log = LogReader(path)
         self.start = int(self.log.end().lsn)
@@ -62,6 +66,9 @@ class Job:
         """The batch of that number, each ten bytes of WAL."""
         start = self.start + 10 * number
         covered = Covered(str(self.log.identity.log_id), Lsn(start), Lsn(start + 10))
+        if self.log.end().lsn < covered.end:
+            with LogWriter(self.path) as log:
+                log.flush(covered.end)
         batch = batch_of(writer.config, deltas)
         return writer.apply(covered, lambda: batch, lambda _: batch)
 
@@ -92,8 +99,17 @@ def job(database: Database, tmp_path: Path) -> Iterator[Job]:
 def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M5.3, M5.4
     with job.writer() as writer:
         assert (writer.needs_seed, int(writer.applied_lsn)) == (False, job.start)
-        applied = job.apply(writer, 0, {A: 2, B: -1})
+        with capture_logs() as said:
+            applied = job.apply(writer, 0, {A: 2, B: -1})
         assert applied == Applied("apply", changes=2, below_zero=1)
+        # An alarm, without the key.
+        (alarm,) = said
+        assert alarm == {
+            "event": "counts below zero",
+            "log_level": "error",
+            "aggregate": "counts",
+            "keys": 1,
+        }
         assert int(writer.applied_lsn) == job.start + 10
     # The log keeps what is not applied yet.
     (consumer,) = consumers(job.log.storage)
@@ -217,12 +233,85 @@ def test_what_was_missed_while_the_target_was_away_comes_from_the_log(job: Job) 
         job.kill(writer)
         assert job.apply(writer, 1, {A: 1}) is None
         # It is left alone for a moment, and the batches go on.
+        writer._try_at += 60
         assert job.apply(writer, 2, {A: 1}) is None
+        writer._try_at -= 60
         assert job.applied(writer, 3, {A: 5}) == Applied("read", changes=1)
         # Only what this very job left behind: anything else is a gap still.
         with pytest.raises(ProgressGap):
             job.apply(writer, 5, {A: 1})
     assert job.shown() == {A: 6}
+
+
+@on_18
+def test_a_deadlock_is_tried_again(job: Job) -> None:  # M5.3
+    with (
+        job.writer() as writer,
+        ThreadPoolExecutor(2) as pool,
+        job.database.connect(autocommit=False) as other,
+    ):
+        job.apply(writer, 0, {A: 1})
+        other.execute("SET deadlock_timeout = '1min'")
+        other.execute("SELECT FROM stats FOR UPDATE")
+        with capture_logs() as said:
+            applying = pool.submit(job.applied, writer, 1, {A: 1})
+            waiting = (
+                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                " AND datname = current_database()"
+            )
+            eventually(lambda: job.database.rows(waiting), "it waits")
+            other.execute("SELECT FROM penstock.progress FOR UPDATE")
+            other.rollback()
+            assert applying.result(20) == Applied("apply", changes=1)
+    assert next(each["error"] for each in said if "error" in each) == "DeadlockDetected"
+    assert job.shown() == {A: 2}
+
+
+@on_18
+def test_a_target_that_somebody_has_locked_is_left_alone_after_a_while(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    monkeypatch.setattr(writing, "_WAIT_S", 0.2)
+    with job.writer() as writer, job.database.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE stats")
+        assert job.apply(writer, 0, {A: 1}) is None
+        other.rollback()
+        assert job.applied(writer, 0, {A: 1}) == Applied("apply", changes=1)
+
+
+@on_18
+def test_a_target_that_is_away_at_first_is_claimed_when_it_comes(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+    with monkeypatch.context() as patch:
+
+        def away(*_: object, **__: object) -> None:
+            raise SourceUnavailable("the server is away", remedy="Start it")
+
+        patch.setattr(writing, "connect", away)
+        late = job.writer().__enter__()
+        assert isinstance(late.away, SourceUnavailable)
+        late._try_at = 0.0
+        assert job.apply(late, 1, {A: 1}) is None
+    with late:
+        assert job.applied(late, 2, {A: 5}) == Applied("read", changes=1)
+        # It is the only one now.
+        monkeypatch.setattr(writing, "_CLAIM_S", 0.3)
+        with pytest.raises(PipelineFenced):
+            job.writer().__enter__()
+    assert job.shown() == {A: 6}
+
+
+@on_18
+def test_a_target_from_before_what_the_log_holds_must_be_reset(job: Job) -> None:  # M5.3
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+    job.database.run("UPDATE penstock.progress SET applied_lsn = '0/1'")
+    with pytest.raises(NotSeeded, match="no longer holds what comes after 0/1") as raised:
+        job.writer().__enter__()
+    assert raised.value.remedy == "Run: penstock reset counts"
 
 
 @on_18

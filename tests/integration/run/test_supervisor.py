@@ -122,7 +122,7 @@ def test_capture_that_cannot_start_ends_everything_with_its_own_words(run: Any) 
 
 def test_aggregates_that_cannot_start_do_not_end_capture(
     run: Any,
-) -> None:  # M1.4: the slot waits for nobody downstream
+) -> None:  # M7.1: the slot waits for nobody downstream
     running = run({"capture": [[FOLLOWING]], "aggregates": [[FAILED, {"end": 2}], [FOLLOWING]]})
     eventually(lambda: len(running.lives("aggregates")) == 2, "tried again")
     eventually(lambda: running.supervisor.states()["aggregates"] == "running", "mended")

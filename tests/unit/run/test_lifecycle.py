@@ -25,6 +25,28 @@ def test_it_runs_when_it_follows_and_is_troubled_while_it_tries_again() -> None:
         assert states == ["troubled", "running"]
 
 
+def test_it_is_troubled_until_all_targets_are_written_again() -> None:
+    part = Lifecycle("aggregates")
+    part.started()
+    part.said(FOLLOWING, 1.0)
+    states = []
+    for what, whose in (
+        ("target not written, trying again", "one"),
+        ("target not written, trying again", "two"),
+        ("target written again", "two"),
+        ("target written again", "one"),
+    ):
+        part.said({"event": what, "aggregate": whose}, 2.0)
+        states.append(part.state)
+    assert states == ["troubled", "troubled", "troubled", "running"]
+    # A new process knows nothing of the old one's troubles.
+    part.said({"event": "target not written, trying again", "aggregate": "one"}, 3.0)
+    part.ended(4.0)
+    part.started()
+    part.said(FOLLOWING, 5.0)
+    assert part.state == "running"
+
+
 def test_pauses_grow_while_it_dies_young_and_start_over_when_it_was_well() -> None:
     part = Lifecycle("capture")
     pauses = []

@@ -1,0 +1,22 @@
+"""Capture as a process: what is set for the whole of it."""
+
+from __future__ import annotations
+
+import gc
+
+from penstock.capture.engine import Capture
+from penstock.config import Config
+from penstock.terminal import handle_signals
+
+# Of objects that may be circular, before somebody looks through them. Thousands of messages are
+# held at a time and freed with their frame, and nothing of it is circular: to look through them
+# again and again took a fifth of the time.
+_GARBAGE = 100_000
+
+
+def run_capture(config: Config) -> None:
+    """Until a signal ends it, cleanly."""
+    gc.set_threshold(_GARBAGE)
+    running = Capture(config)
+    handle_signals(lambda *_: running.stop())
+    running.run()
