@@ -16,6 +16,7 @@ from penstock.errors import (
     ProgressGap,
     TableTruncated,
 )
+from penstock.pipelines import truth
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
@@ -57,6 +58,29 @@ def test_one_pass_serves_three_targets_and_equals_group_by_through_seeding_and_r
             assert audited.keys > 0
         assert prepared.value("SELECT min(count) FROM ft_all") >= 0
         assert prepared.value("SELECT count(*) FROM penstock.parked") == 0
+
+
+@pytest.mark.parametrize("worth_it", [0.0, 1.0], ids=["as they are", "added up first"])
+def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_them_or_not(
+    prepared: Database,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    worth_it: float,
+) -> None:  # M5.5
+    monkeypatch.setattr(truth, "_WORTH_IT", worth_it)
+    monkeypatch.setattr(truth, "_COPY_BLOCK", 20_000)
+    monkeypatch.setattr(truth, "_ROWS_AT_ONCE", 300)
+    config = notify_config(prepared, tmp_path / "log", AGGREGATE)
+    read: list[int] = []
+    with prepared.connect() as connection, captured(config):
+        work = Notifications(connection)
+        work.insert(1_000)
+        work.work(30)
+        seed(config, config.aggregate[0], lambda: spark, on_rows=read.append)
+        for target in TARGETS:
+            assert differences(connection, target) == 0
+    assert len(read) > 2
 
 
 def test_positions_follow_the_log_although_the_tables_rest(

@@ -281,15 +281,21 @@ def summed_up(
     wanted: Summed, arrays: Mapping[Input, pa.Array], sign: pa.Array, good: Mask
 ) -> pa.Table:
     """Rows with equal keys as one, with their signed count and sums; nothing that is zero."""
+    rows = signed(wanted, arrays, sign, good)
+    return _added_up(rows, [each.key for each in wanted.keys], wanted.sums)
+
+
+def signed(
+    wanted: Summed, arrays: Mapping[Input, pa.Array], sign: pa.Array, good: Mask
+) -> pa.Table:
+    """The rows as they are, with what each adds."""
     columns = {each.key: arrays[each] for each in wanted.keys}
     columns[ROWS] = sign
     for each in wanted.sums:
         values = arrays[each].cast(sum_type(each.kind))
         columns[sum_name(each)] = pc.if_else(pc.greater(sign, 0), values, pc.negate(values))
     table = pa.table(columns)
-    if not good.all():
-        table = table.filter(pa.array(good))
-    return _added_up(table, [each.key for each in wanted.keys], wanted.sums)
+    return table if good.all() else table.filter(pa.array(good))
 
 
 def _added_up(table: pa.Table, keys: Sequence[str], sums: Sequence[Input]) -> pa.Table:

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declarations import AggregateSource
 from penstock.decode.columns import column, texts_of
-from penstock.decode.deltas import AGGREGATE, NOTE, Input, summed_up
+from penstock.decode.deltas import AGGREGATE, NOTE, Input, signed, summed_up
+from penstock.decode.types import Kind
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.expressions_checked import require_computable
@@ -31,6 +32,8 @@ from penstock.spark.errors import computing
 # What Spark gets at one go: long beside the start of a job, little memory.
 _ROWS_AT_ONCE = 500_000
 _COPY_BLOCK = 4 * 2**20
+# To add up equal rows, unless so many of a block are different.
+_WORTH_IT = 0.5
 # Rows read so far.
 OnRows = Callable[[int], None]
 
@@ -180,9 +183,12 @@ def _grouped_by_spark(
 ) -> Iterator[pa.Table]:
     rows = 0
     waiting: list[pa.Table] = []
+    add_up = summed_up
     for copied in _copied(connection, source.table, list(columns.values())):
         rows += copied.num_rows
-        waiting.append(_summed(bound, copied))
+        waiting.append(_deltas(bound, copied, add_up))
+        if len(waiting[-1]) > copied.num_rows * _WORTH_IT:
+            add_up = signed  # hardly two rows are equal: Spark adds them up
         if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
             yield _computed(spark, bound, pa.concat_tables(waiting))
             waiting = []
@@ -242,14 +248,17 @@ class _Blocks(io.RawIOBase):
         return size
 
 
-def _summed(bound: Bound, copied: pa.RecordBatch) -> pa.Table:
+def _deltas(bound: Bound, copied: pa.RecordBatch, add_up: Callable[..., pa.Table]) -> pa.Table:
     arrays: dict[Input, pa.Array] = {}
     good = np.ones(copied.num_rows, bool)
     for each, texts in zip(bound.summed.inputs, copied.columns, strict=True):
+        if each.kind.kind is Kind.TEXT:
+            arrays[each] = texts
+            continue
         arrays[each], bad = column(texts_of(texts), each.kind)
         good &= ~bad
     sign = pa.array(np.ones(copied.num_rows, np.int64))
-    return summed_up(bound.summed, arrays, sign, good)
+    return add_up(bound.summed, arrays, sign, good)
 
 
 def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:

@@ -17,6 +17,7 @@ import pytest
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
+from penstock.decode.deltas import summed_up
 from penstock.errors import SetupBlocked
 from penstock.lsn import Lsn
 from penstock.pipelines import truth as truth_module
@@ -280,7 +281,7 @@ def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None: 
         bound = bind(config, types_of(read_tables(source.connection, [table])), source.lsn)
         columns = [each.name for each in bound.summed.inputs]
         (copied,) = truth_module._copied(source.connection, table, columns)
-        summed = truth_module._summed(bound, copied).to_pylist()
+        summed = truth_module._deltas(bound, copied, summed_up).to_pylist()
     rows = [{name.split(" ")[0]: value for name, value in row.items()} for row in summed]
     shown = [
         tuple(row[name] for name in ("padded", "word", "flag", "tags", "price")) for row in rows
