@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from penstock.pipelines.binding import Bound
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batches, computed, grouped
 from penstock.pipelines.sums import as_text
+from penstock.postgres.copying import copied_blocks
 from penstock.postgres.failures import translated
 from penstock.spark.errors import computing
 
@@ -181,6 +183,25 @@ def _grouped_by_spark(
     spark: SparkSession,
     on_rows: OnRows,
 ) -> Iterator[pa.Table]:
+    # Spark computes one portion while the next is read.
+    with ThreadPoolExecutor(1, "computing") as pool:
+        under_way: Future[pa.Table] | None = None
+        for rows, deltas in _portions(connection, bound, source, columns):
+            if under_way is not None:
+                yield under_way.result()
+            under_way = pool.submit(_computed, spark, bound, deltas)
+            on_rows(rows)
+        if under_way is not None:
+            yield under_way.result()
+
+
+def _portions(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    source: AggregateSource,
+    columns: dict[str, str],
+) -> Iterator[tuple[int, pa.Table]]:
+    """How many rows were read so far, and what they add since the last time."""
     rows = 0
     waiting: list[pa.Table] = []
     add_up = summed_up
@@ -190,12 +211,10 @@ def _grouped_by_spark(
         if len(waiting[-1]) > copied.num_rows * _WORTH_IT:
             add_up = signed  # hardly two rows are equal: Spark adds them up
         if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
-            yield _computed(spark, bound, pa.concat_tables(waiting))
+            yield rows, pa.concat_tables(waiting)
             waiting = []
-            on_rows(rows)
     if waiting:
-        yield _computed(spark, bound, pa.concat_tables(waiting))
-        on_rows(rows)
+        yield rows, pa.concat_tables(waiting)
 
 
 def _copied(
@@ -209,9 +228,9 @@ def _copied(
     with (
         translated(f"read the rows of {table}"),
         connection.cursor() as cursor,
-        cursor.copy(statement) as copy,
+        cursor.copy(statement),
     ):
-        blocks = _Blocks(iter(copy))
+        blocks = _Blocks(copied_blocks(connection.pgconn))
         if blocks.empty:
             return
         yield from csv.open_csv(
@@ -231,9 +250,9 @@ def _copied(
 class _Blocks(io.RawIOBase):
     """What COPY sends, as a file."""
 
-    def __init__(self, blocks: Iterator[Any]) -> None:
+    def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
-        self._rest = memoryview(bytes(next(blocks, b"")))
+        self._rest = memoryview(next(blocks, b""))
         self.empty = not self._rest
 
     def readable(self) -> bool:
@@ -241,7 +260,7 @@ class _Blocks(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._rest:
-            self._rest = memoryview(bytes(next(self._blocks, b"")))
+            self._rest = memoryview(next(self._blocks, b""))
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]

@@ -1,0 +1,45 @@
+"""What COPY TO STDOUT sends, in large blocks: psycopg hands it out row by row, which takes longer
+than the server takes to make it.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import pq
+
+_BLOCK = 2**20
+
+
+def copied_blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
+    """For use inside `cursor.copy`. Each block ends with a row; errors are psycopg's."""
+    size = 1
+    while size >= 0:
+        rows, gathered = [], 0
+        while gathered < _BLOCK:
+            size, data = pgconn.get_copy_data(1)
+            if size <= 0:
+                break
+            rows.append(data)
+            gathered += size
+        if rows:
+            yield b"".join(rows)
+        if size == 0:
+            select.select([pgconn.socket], [], [])
+            pgconn.consume_input()
+    _finish(pgconn)
+
+
+def _finish(pgconn: pq.abc.PGconn) -> None:
+    """Whether all has come, or the server broke off, is said at the end."""
+    failed = None
+    while (result := pgconn.get_result()) is not None:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            failed = result
+    if failed is None:
+        return
+    if pgconn.status == pq.ConnStatus.BAD:
+        raise psycopg.OperationalError(failed.get_error_message())
+    raise psycopg.errors.error_from_result(failed)
