@@ -107,8 +107,15 @@ def _targets(
     destination: Destination, facts: SourceFacts, tables: Mapping[TableName, TableFacts]
 ) -> Iterator[_Titled]:
     for target in destination.missing_targets:
-        title = f"target {target.table} of aggregate {target.aggregate.name}"
-        yield title, _create(target, destination, facts, tables)
+        aggregate = target.aggregate
+        title = f"target {target.table} of aggregate {aggregate.name}"
+        statements = _create(target, destination, facts, tables)
+        if aggregate.seed and aggregate.name in destination.facts.progress:
+            # What was counted so far is not in the new table, nor in any change to come.
+            title += ", which has to be seeded anew"
+            ours = f"aggregate = '{aggregate.name}'"  # which is of letters and digits
+            statements += (f"UPDATE {SCHEMA}.progress SET state = 'seeding' WHERE {ours}",)  # noqa: S608
+        yield title, statements
 
 
 def _grant_steps(destination: Destination) -> Iterator[_Titled]:

@@ -75,6 +75,25 @@ def columns(database: Database, table: str) -> list[tuple[str, str, bool, str | 
     )
 
 
+@pytest.mark.parametrize("seed", [True, False])
+def test_a_target_that_is_made_again_has_its_aggregate_seeded_anew(
+    notes: Database, seed: bool
+) -> None:  # M5.3, M5.5
+    config = config_with(notes, declared(targets=["stats", "other"], seed=seed))
+    setup(config)
+    notes.run(
+        "INSERT INTO penstock.progress (aggregate, fingerprint, log_id, applied_lsn, state)"
+        " VALUES ('counts', 'f', gen_random_uuid(), '0/1', 'live')",
+        "DROP TABLE stats",
+    )
+    (step,) = setup(config).steps
+    # Without seeding its other targets hold what no table of the source could give back.
+    assert step.title.endswith("has to be seeded anew") is seed
+    state = "seeding" if seed else "live"
+    assert notes.value("SELECT state FROM penstock.progress") == state
+    assert setup(config).steps == ()
+
+
 # M4.1, M5.2, M7.4
 def test_targets_and_their_bookkeeping_are_made_before_the_slot(notes: Database) -> None:
     aggregate = declared(
