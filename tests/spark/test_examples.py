@@ -53,7 +53,9 @@ def test_a_stream_is_printed_until_ctrl_c(log: Path, tmp_path: Path) -> None:
         said = running.succeeded(within_s=30)
     for change in ("insert", "update_preimage", "update_postimage", "delete"):
         assert re.search(rf"\|{change} *\|", said), said
-    assert "Traceback" not in said
+    # A worker of Spark's own may have been about to answer somebody who has gone.
+    worker = r'Traceback .*\n(?: +File ".*pyspark/daemon\.py".*\n(?:    .*\n)?)+BrokenPipeError.*\n'
+    assert "Traceback" not in re.sub(worker, "", said), said
 
 
 def test_a_changes_table_in_parquet_gets_each_change_once(

@@ -21,6 +21,7 @@ from penstock.errors import (
 from penstock.postgres.connect import connect, portable
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
 from penstock.sections import Dsn
+from support.waiting import eventually
 
 SECRET = "hunter2"
 RULES = """
@@ -112,8 +113,18 @@ def test_a_role_that_may_not_replicate_names_the_grant(guarded: EmbeddedPostgres
     assert error.remedy == "Let the role replicate: ALTER ROLE plain REPLICATION"
 
 
+def walsender(server: EmbeddedPostgres) -> psycopg.Connection | None:
+    try:
+        return connect(server.dsn(), replication="database")
+    except SlotLimitReached:
+        return None
+
+
 def test_no_free_walsender_is_named(guarded: EmbeddedPostgres) -> None:
-    with connect(guarded.dsn(), replication="database"):
+    # The one of another test may not be gone yet.
+    held = eventually(lambda: walsender(guarded), "a free walsender")
+    assert held is not None
+    with held:
         error = refused(guarded.dsn(), replication="database")
     assert type(error) is SlotLimitReached
     assert "max_wal_senders" in error.remedy
