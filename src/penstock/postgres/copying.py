@@ -15,7 +15,9 @@ _BLOCK = 2**20
 
 def copied_blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
     """For use inside `cursor.copy`. Each block ends with a row; errors are psycopg's."""
-    size = 1
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    size, idle = 1, False
     while size >= 0:
         rows, gathered = [], 0
         while gathered < _BLOCK:
@@ -27,8 +29,11 @@ def copied_blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         if rows:
             yield b"".join(rows)
         if size == 0:
-            select.select([pgconn.socket], [], [])
+            # Not at once: TLS may hold bytes that the socket no longer shows.
+            if idle:
+                poll.poll()
             pgconn.consume_input()
+            idle = not rows
     _finish(pgconn)
 
 
