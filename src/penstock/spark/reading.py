@@ -128,8 +128,19 @@ def _settle() -> None:
         keep_freed_memory()
 
 
-def _apart_s(waiting: int) -> float:
-    """How far apart batches are, where so many bytes wait."""
+def _apart_s(log: LogReader, after: Position, up_to: Position) -> float | None:
+    """How far apart batches should be, by what has committed; None: nothing has.
+
+    Of a long backlog only the beginning is looked at.
+    """
+    found, waiting = False, 0
+    for frame in log.frames(after, up_to):
+        found = found or frame.header.commits > 0
+        waiting += frame.header.committed_bytes
+        if waiting >= max(_GATHER_S):
+            break
+    if not found:
+        return None
     return max((apart for least, apart in _GATHER_S.items() if waiting >= least), default=0.0)
 
 
@@ -203,22 +214,17 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def _news(self, log: LogReader, after: Position) -> Position:
         """The end of the log, as soon as something has committed, or after a while."""
         deadline = time.monotonic() + _LONG_POLL_S
-        seen = -1
+        seen = after
         while True:
             end = log.end()
             now = time.monotonic()
-            committed = [
-                frame.header.committed_bytes
-                for frame in log.frames(after, end)
-                if frame.header.commits
-            ]
-            if committed:
-                gather_s = self._passed_on_at + _apart_s(sum(committed)) - now
-                comes_more = sum(committed) > seen
+            if (apart_s := _apart_s(log, after, end)) is not None:
+                gather_s = self._passed_on_at + apart_s - now
+                comes_more = end.lsn > seen.lsn
                 if gather_s <= 0 or not comes_more or self._limited(log, after, end) != end:
                     self._passed_on_at = now
                     return end
-                seen = sum(committed)
+                seen = end
                 time.sleep(min(gather_s, _STILL_S))
                 continue
             if end.lsn > after.lsn and now - self._passed_on_at >= _EMPTY_RANGE_S:
