@@ -19,7 +19,6 @@ import structlog
 
 from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from support.database import Database
-from support.repeats import SOAK
 from support.scratch import use_memory
 
 # A decoding buffer this small makes Postgres stream transactions of a few hundred rows.
@@ -64,17 +63,6 @@ def server(
     request: pytest.FixtureRequest, _servers: Callable[[int], EmbeddedPostgres]
 ) -> EmbeddedPostgres:
     """The shared server of each supported version in turn."""
-    return _servers(request.param)
-
-
-@pytest.fixture(
-    params=SUPPORTED_VERSIONS if SOAK else (SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]),
-    ids=lambda version: f"pg{version}",
-)
-def some_server(
-    request: pytest.FixtureRequest, _servers: Callable[[int], EmbeddedPostgres]
-) -> EmbeddedPostgres:
-    """As `server`, for plain SQL: what the oldest and the newest do, those in between do too."""
     return _servers(request.param)
 
 

@@ -94,9 +94,9 @@ class Follower:
         return self.apply(int(start), int(start) + 10, deltas)
 
     def apply(self, start: int, end: int, deltas: Deltas, again: Any = None) -> Applied:
-        def read_again(covered: Covered) -> Batch:
+        def read_again(covered: Covered) -> tuple[Batch, Lsn]:
             assert again is not None, "it was not to be read again"
-            return self._batch(again(int(covered.start), int(covered.end)))
+            return self._batch(again(int(covered.start), int(covered.end))), covered.end
 
         covered = Covered(LOG, Lsn(start), Lsn(end))
         return apply(

@@ -52,6 +52,8 @@ class Applied:
     # Keys that a target refused, and counts that would have been below zero.
     parked: int = 0
     below_zero: int = 0
+    # Where the targets are now, if it was applied; before the batch's end, if that was far away.
+    end: Lsn = field(default=Lsn(0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,13 @@ def apply(
     aggregate: Aggregate,
     covered: Covered,
     compute: Callable[[], Batch],
-    read_again: Callable[[Covered], Batch],
+    read_again: Callable[[Covered], tuple[Batch, Lsn]],
     left_at: Lsn | None = None,
 ) -> Applied:
-    """Apply what the targets do not have yet; afterwards they are at the batch's end."""
+    """Apply what the targets do not have yet; afterwards they are at the batch's end.
+
+    `read_again` may take the beginning of a long range only: it says where that ends.
+    """
     with connection.transaction():
         seen = read_progress(connection, aggregate.name)
         # Not to wait for a seeding that writes its rows: its position is told when it is done.
@@ -92,9 +97,10 @@ def apply(
         if decision in ("skip", "wait") or progress is None:
             return Applied(decision)
         if decision == "read":
-            batch = read_again(Covered(covered.log_id, progress.applied_lsn, covered.end))
+            missed = Covered(covered.log_id, progress.applied_lsn, covered.end)
+            batch, end = read_again(missed)
         else:
-            batch = compute()
+            batch, end = compute(), covered.end
         parked, below_zero = add_batch(connection, aggregate, batch)
         skipped = Counter(progress.skipped)
         skipped.update(batch.skipped)
@@ -102,11 +108,11 @@ def apply(
             "UPDATE penstock.progress SET applied_lsn = %s, state = 'live', applied_at = now(),"
             " changes = changes + %s, skipped = %s, clamped = clamped + %s WHERE aggregate = %s",
             [
-                *(str(covered.end), batch.changes, json.dumps(skipped)),
+                *(str(end), batch.changes, json.dumps(skipped)),
                 *(0 if aggregate.seeded else below_zero, aggregate.name),
             ],
         )
-    return Applied(decision, batch.changes, parked, below_zero)
+    return Applied(decision, batch.changes, parked, below_zero, end)
 
 
 def add_batch(

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.backoff import Backoff
-from penstock.changelog.planning import SHARE_BYTES
+from penstock.changelog.planning import SHARE_BYTES, Limit, limited
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
@@ -56,6 +56,8 @@ _ASYNC = {
 _LOOK_EVERY_S = 0.5
 _AWAY_LOOK_S = 0.1
 _FEW_SHARES = 3
+# What one aggregate missed is read so much at a time, for the others wait meanwhile.
+_AT_ONCE = Limit(256 * 2**20)
 
 
 class _Stopped(Exception):
@@ -273,14 +275,14 @@ class Job:
             raise
 
     def _is_applied(self, number: int, result: _Result, covered: Covered) -> bool:
-        """Whether one aggregate is done with a batch; not while its target is away."""
+        """Whether one aggregate is done with a batch; not while its target is away or behind."""
         writer = self._writers[number]
         compute = partial(self._batch, result, number, number)
         applied = writer.apply(covered, compute, partial(self._read_again, number))
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)
             self._has_applied = True
-        return applied is not None
+        return applied is not None and not writer.is_behind
 
     def _others_wait(self, away: int, end: Lsn) -> bool:
         """Whether there is more to do for aggregates whose targets are not away."""
@@ -299,17 +301,21 @@ class Job:
         dsn = self._writers[number].dsn
         return replace(batch, staged=stage(result.on_executors.where(ours), bound, place, dsn))
 
-    def _read_again(self, number: int, covered: Covered) -> Batch:
-        """What a range adds to one aggregate, from the log."""
+    def _read_again(self, number: int, covered: Covered) -> tuple[Batch, Lsn]:
+        """What a range adds to one aggregate, from the log; of a long one its beginning, and where
+        that ends.
+        """
+        after, up_to = self._log.locate(covered.start), self._log.locate(covered.end)
+        end = limited(self._log, after, up_to, _AT_ONCE).lsn
         alone = [self._bound[number].after(covered.start)]
         frame = self._deltas(
             self._spark.read,
             alone,
             startingPosition=str(covered.start),
-            endingPosition=str(covered.end),
+            endingPosition=str(end),
         )
         with self._result(computed(frame, alone), alone) as result:
-            return self._batch(result, number, 0)
+            return self._batch(result, number, 0), end
 
     def _check(self, query: StreamingQuery) -> None:
         if self._failure is not None:

@@ -65,6 +65,8 @@ class Writer(Closing):
         # Why the target could not be written to the last time, and when to try again.
         self.away: Exception | None = None
         self._try_at = 0.0
+        # Others go on while it is away, or reads what it missed.
+        self.is_behind = False
         self.needs_seed = False
         self.applied_lsn = Lsn(0)
 
@@ -73,8 +75,7 @@ class Writer(Closing):
         try:
             self._connected()
         except PASSING as error:
-            self.away = error
-            self._try_later()
+            self._leave(error)
         except psycopg.Error as error:
             raise unusable(self.name, error) from error
         return self
@@ -87,30 +88,33 @@ class Writer(Closing):
         self,
         covered: Covered,
         compute: Callable[[], Batch],
-        read_again: Callable[[Covered], Batch],
+        read_again: Callable[[Covered], tuple[Batch, Lsn]],
     ) -> Applied | None:
-        """None: the target is away, or was so a moment ago; what it misses is read again later."""
+        """None: the target is away, or was so a moment ago; what it misses is read again later,
+        in portions.
+        """
         if time.monotonic() < self._try_at:
             return None
         try:
             connection, aggregate = self._connected()
-            left_at = self.applied_lsn if self.away else None
+            left_at = self.applied_lsn if self.is_behind else None
             applied = apply(connection, aggregate, covered, compute, read_again, left_at)
         except PASSING as error:
-            self.away = error
             _LOG.warning(
                 "target not written, trying again",
                 aggregate=self.name,
                 error=type(error).__name__,
             )
-            self._try_later()
+            self._leave(error)
             return None
         except psycopg.Error as error:
             raise unusable(self.name, error) from error
         self._note(applied, covered.end)
         return applied
 
-    def _try_later(self) -> None:
+    def _leave(self, error: Exception) -> None:
+        self.away = error
+        self.is_behind = True
         self._try_at = time.monotonic() + self._backoff.pause_s()
 
     def _note(self, applied: Applied, end: Lsn) -> None:
@@ -119,8 +123,9 @@ class Writer(Closing):
             self.away = None
             self._backoff.reset()
         self.needs_seed = applied.decision == "wait"
+        self.is_behind = applied.decision == "read" and applied.end < end
         if applied.decision in ("apply", "read"):
-            self.applied_lsn = end
+            self.applied_lsn = applied.end
             self._register()
         if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)

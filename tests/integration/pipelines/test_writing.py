@@ -62,15 +62,21 @@ class Job:
             tables = read_tables(connection, [source.table for source in config.sources])
         return Writer(config, dsn, tables, self.log, self.stopping)
 
-    def apply(self, writer: Writer, number: int, deltas: Any) -> Applied | None:
-        """The batch of that number, each ten bytes of WAL."""
+    def apply(
+        self, writer: Writer, number: int, deltas: Any, at_once: int = 2**20
+    ) -> Applied | None:
+        """The batch of that number, each ten bytes of WAL; so many are read again at once."""
         start = self.start + 10 * number
         covered = Covered(str(self.log.identity.log_id), Lsn(start), Lsn(start + 10))
         if self.log.end().lsn < covered.end:
             with LogWriter(self.path) as log:
                 log.flush(covered.end)
         batch = batch_of(writer.config, deltas)
-        return writer.apply(covered, lambda: batch, lambda _: batch)
+        return writer.apply(
+            covered,
+            lambda: batch,
+            lambda missed: (batch, min(missed.end, Lsn(missed.start + at_once))),
+        )
 
     def applied(self, writer: Writer, number: int, deltas: Any) -> Applied:
         """As `apply`, as often as it takes."""
@@ -241,6 +247,24 @@ def test_what_was_missed_while_the_target_was_away_comes_from_the_log(job: Job) 
         with pytest.raises(ProgressGap):
             job.apply(writer, 5, {A: 1})
     assert job.shown() == {A: 6}
+
+
+@on_18
+def test_a_long_range_that_was_missed_is_read_in_portions(job: Job) -> None:  # M5.3
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        job.kill(writer)
+        assert job.apply(writer, 1, {A: 1}) is None
+        writer._try_at = 0.0
+        for end in (30, 50):
+            # Between them, the others have their turn.
+            assert job.apply(writer, 5, {A: 2}, at_once=20) == Applied("read", changes=1)
+            assert writer.is_behind
+            assert int(writer.applied_lsn) == job.start + end
+        assert job.apply(writer, 6, {A: 2}, at_once=20) == Applied("read", changes=1)
+        assert not writer.is_behind
+        assert job.apply(writer, 7, {A: 1}) == Applied("apply", changes=1)
+    assert job.shown() == {A: 8}
 
 
 @on_18
