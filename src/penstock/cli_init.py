@@ -90,7 +90,7 @@ def _refuse_beside_example(given: Mapping[str, object]) -> None:
         if value:
             raise ConfigInvalidValue(
                 f"flag {flag} does not go with --example",
-                remedy=f"Leave {flag} out: the example has its own tables, and penstock.toml",
+                remedy=f"Leave {flag} out: the example has its own tables and penstock.toml",
             )
 
 
@@ -100,17 +100,17 @@ def _write_example(dsn: str | None, *, as_json: bool) -> None:
         given = configuration.source_dsn(dsn)
         opened = without_secrets(given, None if dsn is not None else DSN_VARIABLE)
     written = write_example(Path(), opened)
-    commands = [f"penstock {name}" for name, _ in _NEXT]
+    # Its tables come first.
+    dsn_shown = opened.text if opened else "postgresql://localhost/notify"
+    create = f"python load.py --dsn {shlex.quote(dsn_shown)} create"
+    commands = [create, *(f"penstock {name}" for name, _ in _NEXT)]
     if as_json:
         print_json({"files": list(map(str, written)), "next": commands, "exit_code": 0})
         return
     stdout.print(f"Written: {', '.join(map(str, written))}.", markup=False)
     for line in _about_secrets(opened) if opened else ():
         stdout.print(line, markup=False)
-    # Its tables come first.
     stdout.print("README.md tells what it shows, step by step. In short:", markup=False)
-    dsn_shown = opened.text if opened else "postgresql://localhost/notify"
-    stdout.print(f"  python load.py --dsn {shlex.quote(dsn_shown)} create", markup=False)
     for command in commands:
         stdout.print(f"  {command}", markup=False)
     _warn_of_variable(dsn)
@@ -179,7 +179,8 @@ def _about_secrets(dsn: OpenDsn) -> list[str]:
     """So that the next commands can connect, too."""
     if not dsn.secrets:
         return []
-    left_out = f"The {' and '.join(dsn.secrets)} is not in it"
+    are = "is" if len(dsn.secrets) == 1 else "are"
+    left_out = f"The {' and '.join(dsn.secrets)} {are} left out of the file"
     if dsn.variable is not None:
         return [f"{left_out}: the next commands find it in {dsn.variable}, as this one did."]
     if dsn.secrets == ("password",):

@@ -67,9 +67,13 @@ def usable(aggregate: str) -> Iterator[None]:
 
 
 def unusable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
-    """Without the server's text, which quotes values."""
+    what, said = type(error).__name__, error.diag.message_primary
+    # The server's text may quote values, but not where it speaks of tables and privileges; and
+    # where there is a context, a function of the user's speaks.
+    if said and (error.sqlstate or "").startswith("42") and error.diag.context is None:
+        what += f": {said}"
     return TargetUnavailable(
-        f"the target of aggregate {aggregate} cannot be used: {type(error).__name__}",
+        f"the target of aggregate {aggregate} cannot be used: {what}",
         remedy="Run: penstock doctor, which says what is wrong with it",
         aggregate=aggregate,
     )

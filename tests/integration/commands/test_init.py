@@ -385,3 +385,18 @@ def test_an_example_is_written_whole_and_without_the_password(
         assert isinstance(error, PenstockError)
         assert f"flag {flag} does not go with --example" in error.problem
     assert CliRunner().invoke(app, ["init", "--example", "other"]).exit_code == 2
+
+
+def test_what_comes_next_begins_with_the_tables_of_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_SOURCE_DSN", "postgresql://app:hunter2@db/notify?sslpassword=x")
+    done = CliRunner().invoke(app, ["init", "--example", "notify", "--json"])
+    create, *commands = json.loads(done.output)["next"]
+    assert create == "python load.py --dsn postgresql://app@db/notify create"
+    assert commands == ["penstock doctor", "penstock setup", "penstock run"]
+    for name in FILES:
+        Path(name).unlink()
+    done = CliRunner().invoke(app, ["init", "--example", "notify"])
+    assert "The password and sslpassword are left out of the file" in done.output

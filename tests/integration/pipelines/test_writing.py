@@ -198,9 +198,18 @@ def test_what_will_not_pass_is_a_named_error(job: Job) -> None:  # M5.3, M7.3
         with pytest.raises(ProgressGap):
             job.apply(writer, 3, {A: 1})
         job.database.run("ALTER TABLE stats RENAME TO others")
-        with pytest.raises(TargetUnavailable, match=r"counts cannot be used: UndefinedTable"):
+        with pytest.raises(TargetUnavailable, match=r'UndefinedTable: .*stats" does not exist'):
             job.apply(writer, 0, {A: 1})
         job.database.run("ALTER TABLE others RENAME TO stats")
+        # What a function of the user's says may quote the row.
+        job.database.run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE EXCEPTION 'no % here', NEW.status USING ERRCODE = '42501'; END $$",
+            "CREATE TRIGGER refuse BEFORE INSERT ON stats FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        with pytest.raises(TargetUnavailable, match=r"used: InsufficientPrivilege\. Run"):
+            job.apply(writer, 0, {A: 1})
+        job.database.run("DROP TRIGGER refuse ON stats")
         job.apply(writer, 0, {A: 1})
     with pytest.raises(NotSeeded, match="declared differently"):
         job.writer(declared(seed=False, filter="status <> 'x'")).__enter__()
