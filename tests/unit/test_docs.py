@@ -49,3 +49,8 @@ def test_every_link_in_a_document_leads_somewhere(document: Path) -> None:
 
 def test_the_readme_starts_with_the_two_commands_that_show_it() -> None:
     assert shell_lines(ROOT / "README.md")[:2] == [["make", "demo"], ["make", "test"]]
+
+
+def test_the_readmes_other_commands_are_those_of_the_quickstart_which_are_run() -> None:  # M7.1
+    run = shell_lines(ROOT / "docs" / "quickstart.md")
+    assert [words for words in shell_lines(ROOT / "README.md") if words[0] == "penstock"] == run
