@@ -24,6 +24,8 @@ _RULES = {
     POSTIMAGE: ("update", 1),
     DELETE: ("delete", -1),
 }
+# How the reason ends where a change was not to count; all others tell of something that is missing.
+RULE_OFF = "the rule is off"
 # Images by which a change is counted once.
 _ONCE = (INSERT, POSTIMAGE, DELETE)
 
@@ -64,7 +66,7 @@ def classify(
         if rule in rules:
             on |= these
         elif kind in _ONCE and (count := int(np.count_nonzero(these))):
-            skipped[f"{rule} of {table}: the rule is off"] += count
+            skipped[f"{rule} of {table}: {RULE_OFF}"] += count
 
     images = _filled(images, needed)
     left = on

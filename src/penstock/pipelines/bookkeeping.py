@@ -7,6 +7,7 @@ the two change in one transaction or not at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,6 +89,18 @@ class Progress:
         return Lsn.parse(self.applied)
 
 
+@dataclass(frozen=True, slots=True)
+class ParkedKeys:
+    """Keys of one target that wait for the same reason, which holds no value of a row."""
+
+    aggregate: str
+    target: str
+    reason: str
+    # Its count would be below zero; else the target refused it.
+    is_negative: bool
+    keys: int
+
+
 _PROGRESS = """
 SELECT aggregate, fingerprint, log_id::text, applied_lsn::text AS applied, state, epoch, changes,
        skipped, clamped, seeded_at::text
@@ -102,3 +115,19 @@ def read_progress(
     sql = _PROGRESS + (" FOR UPDATE" if lock else "")
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
         return cursor.execute(sql.encode(), [aggregate]).fetchone()
+
+
+_PARKED = """
+SELECT aggregate, target, reason, is_negative, count(*) AS keys
+  FROM penstock.parked WHERE aggregate = ANY (%s)
+ GROUP BY aggregate, target, reason, is_negative
+ ORDER BY keys DESC, target, reason
+"""
+
+
+def read_parked(
+    connection: psycopg.Connection[Any], aggregates: Iterable[str]
+) -> tuple[ParkedKeys, ...]:
+    """What waits, the most frequent reasons first."""
+    with connection.cursor(row_factory=class_row(ParkedKeys)) as cursor:
+        return tuple(cursor.execute(_PARKED, [list(aggregates)]).fetchall())

@@ -1,5 +1,5 @@
 """What a database with targets has: its tables, their unique keys, who may write to them, and how
-far the aggregates are. Reads only; six queries however many targets there are.
+far the aggregates are. Reads only; seven queries however many targets there are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from psycopg.rows import dict_row
 
 from penstock.errors import ServerTooOld
 from penstock.names import TableName
-from penstock.pipelines.bookkeeping import SCHEMA, TABLES, Progress, read_progress
+from penstock.pipelines.bookkeeping import (
+    SCHEMA,
+    TABLES,
+    ParkedKeys,
+    Progress,
+    read_parked,
+    read_progress,
+)
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.failures import translated
 from penstock.postgres.tables import Column, TableFacts, read_tables
@@ -78,6 +85,8 @@ class TargetDatabase:
     types: Mapping[str, BaseType | None]
     # By aggregate; those that have begun, as far as the role may read it.
     progress: Mapping[str, Progress]
+    # Of all of them.
+    parked: tuple[ParkedKeys, ...] = ()
 
 
 def read_target_database(
@@ -97,12 +106,15 @@ def read_target_database(
         if server is None:  # a SELECT without FROM always has one row
             raise RuntimeError("the server told nothing about itself")
         tables = read_target_tables(connection, names, roles)
+        begun = aggregates if _may_read("progress", connection, tables) else ()
+        waiting = aggregates if _may_read("parked", connection, tables) else ()
         return TargetDatabase(
             **server,
             schemas=_read_schemas(cursor, {name.schema for name in names}, roles),
             tables=tables,
             types={text: _read_type(connection, text) for text in types},
-            progress=_read_progress(connection, tables, aggregates),
+            progress=_read_progress(connection, begun),
+            parked=read_parked(connection, waiting) if waiting else (),
         )
 
 
@@ -166,14 +178,17 @@ def _read_type(connection: psycopg.Connection, text: str) -> BaseType | None:
     return BaseType(**row) if row else None
 
 
+def _may_read(
+    name: str, connection: psycopg.Connection, tables: Mapping[TableName, TargetFacts]
+) -> bool:
+    """One of our own tables is there, and is the role's to read."""
+    ours = tables.get(TableName(SCHEMA, name))
+    return ours is not None and "SELECT" not in ours.forbidden(connection.info.user)
+
+
 def _read_progress(
-    connection: psycopg.Connection,
-    tables: Mapping[TableName, TargetFacts],
-    aggregates: Iterable[str],
+    connection: psycopg.Connection, aggregates: Iterable[str]
 ) -> dict[str, Progress]:
-    ours = tables.get(TableName(SCHEMA, "progress"))
-    if ours is None or "SELECT" in ours.forbidden(connection.info.user):
-        return {}
     rows = (read_progress(connection, aggregate) for aggregate in aggregates)
     return {row.aggregate: row for row in rows if row is not None}
 

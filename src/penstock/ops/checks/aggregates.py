@@ -8,6 +8,7 @@ from uuid import UUID
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import PenstockError
+from penstock.ops.checks.left_out import check_left_out
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
@@ -42,6 +43,7 @@ def check_aggregates(
         elif destination is not None:
             yield from _targets(destination, facts, subject)
             yield from _progress(aggregate, destination, log_id, subject)
+            yield from check_left_out(aggregate, destination.facts, subject)
     for whole in _by_database(destinations):
         for clash in clashes(whole, facts):
             yield from_error("target", str(whole.name), clash, "Counts would go wrong.")
