@@ -24,15 +24,14 @@ from penstock.names import TableName, quote
 from penstock.ops.aggregate_plan import plan_aggregates
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import (
-    Wanted,
-    needs_generated_columns,
-    wanted_for_leaf,
-    wanted_identity,
-    write_breakers,
+from penstock.ops.identity import Wanted, write_breakers
+from penstock.ops.outcome import (
+    identity_changes,
+    publication_after,
+    sends_generated,
+    tables_after,
 )
 from penstock.ops.steps import Plan, Step
-from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
 from penstock.postgres.catalog import check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
@@ -57,19 +56,12 @@ def plan_setup(
     identities = [
         change
         for table in source.tables
-        for change in _identities(tables[table.name], table.replica_identity)
+        for change in identity_changes(tables[table.name], table.replica_identity)
     ]
-    after = _after(tables, identities)
-    generated = any(
-        needs_generated_columns(one, facts.server.major)
-        for table in after.values()
-        for one in (table, *table.leaves)
-    ) or (
-        facts.server.major >= GENERATED_VERSION
-        and any(reads_generated(aggregate, after) for aggregate in config.aggregate)
-    )
+    after = tables_after(tables, identities)
+    generated = sends_generated(config, after, facts.server.major)
     _check_writes(after, publication, facts, generated)
-    published = _published(source, publication, tables, generated)
+    published = publication_after(source, publication, tables, generated)
     aggregates = plan_aggregates(config, facts, after, published, destinations)
     grants = list(_capture_role_steps(facts, heartbeats=config.heartbeat.interval_min > 0))
     _check_privileges(facts, [table for table, _ in identities], publication, grants)
@@ -124,31 +116,6 @@ def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
             table=name,
         )
     return table
-
-
-def _identities(table: TableFacts, choice: str) -> Iterator[tuple[TableFacts, Wanted]]:
-    """The changes that are needed: the root's does not reach its leaves."""
-    root = wanted_identity(table, choice)
-    if not root.holds_for(table):
-        yield table, root
-    for leaf in table.leaves:
-        if leaf.publishable:  # else, such as a foreign table, it has nothing in the WAL
-            wanted = wanted_for_leaf(leaf, root, choice)
-            if not wanted.holds_for(leaf):
-                yield leaf, wanted
-
-
-def _after(
-    tables: dict[TableName, TableFacts], identities: list[tuple[TableFacts, Wanted]]
-) -> dict[TableName, TableFacts]:
-    changes = {table.oid: wanted for table, wanted in identities}
-
-    def changed(table: TableFacts) -> TableFacts:
-        leaves = tuple(changed(leaf) for leaf in table.leaves)
-        wanted = changes.get(table.oid)
-        return replace(wanted.applied_to(table) if wanted else table, leaves=leaves)
-
-    return {name: changed(table) for name, table in tables.items()}
 
 
 def _check_writes(
@@ -247,30 +214,6 @@ def _publication_steps(
             f'{counted(len(missing), "table")} more in publication "{source.publication}"',
             (f"ALTER PUBLICATION {name} ADD TABLE {listed}",),
         )
-
-
-def _published(
-    source: SourceConfig,
-    publication: PublicationFacts | None,
-    tables: dict[TableName, TableFacts],
-    generated: bool,
-) -> PublicationFacts:
-    """The publication as set-up will leave it."""
-    if publication is not None:
-        sent = publication.generated_columns or (generated and publication.ours)
-        return replace(publication, generated_columns=sent)
-    return PublicationFacts(
-        name=source.publication,
-        owner="",
-        owned=True,
-        all_tables=False,
-        schemas=(),
-        tables=tuple(PublishedTable(name) for name in tables),
-        operations=frozenset(OPERATIONS),
-        via_root=True,
-        generated_columns=generated,
-        comment=MARK,
-    )
 
 
 def _listed(table: TableFacts) -> str:

@@ -13,6 +13,7 @@ from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import old_value_errors
+from penstock.ops.outcome import after_setup
 from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
@@ -31,9 +32,11 @@ def check_aggregates(
     """`destinations`: by aggregate, as the role sees it that writes there. `log_id`: of our log."""
     for aggregate in config.aggregate:
         subject = f"aggregate {aggregate.name}"
-        findings = [*_inputs(aggregate, config, facts), *_old_values(aggregate, config, facts)]
-        yield from findings
-        if not findings:
+        unfit = list(_inputs(aggregate, config, facts))
+        lacking = list(_old_values(aggregate, config, facts))
+        yield from unfit
+        yield from lacking
+        if not unfit and not lacking:
             what = "its columns, with their old values, are in the WAL"
             yield Finding("aggregate_inputs", "ok", subject, what)
         destination = destinations.get(aggregate.name)
@@ -41,7 +44,7 @@ def check_aggregates(
             why = "Nothing can be written to its targets."
             yield from_error("target_connection", subject, destination, why)
         elif destination is not None:
-            yield from _targets(destination, facts, subject)
+            yield from _targets(destination, facts, subject, read_well=not unfit)
             yield from _progress(aggregate, destination, log_id, subject)
             yield from check_left_out(aggregate, destination.facts, subject)
     for whole in _by_database(destinations):
@@ -69,8 +72,8 @@ def check_expressions(
 
 def _inputs(aggregate: AggregateConfig, config: Config, facts: SourceFacts) -> Iterator[Finding]:
     publication = facts.publications.get(config.source.publication)
-    if publication is None:  # an error of its own
-        return
+    if publication is None:
+        _, publication = after_setup(config, facts)
     for error in input_errors(aggregate, facts.tables, publication, facts.server.major):
         why = "It cannot be counted."
         yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
@@ -90,11 +93,14 @@ def _old_values(
         )
 
 
-def _targets(destination: Destination, facts: SourceFacts, subject: str) -> Iterator[Finding]:
+def _targets(
+    destination: Destination, facts: SourceFacts, subject: str, *, read_well: bool
+) -> Iterator[Finding]:
+    """Without `read_well` nothing is known of what they should hold."""
     there = destination.facts
     missing = [str(target.table) for target in destination.missing_targets]
     ours = [name for name in BOOKKEEPING if name not in there.tables]
-    errors = list(destination_errors(destination, facts, facts.tables))
+    errors = list(destination_errors(destination, facts, facts.tables)) if read_well else []
     for error in errors:
         yield from_error("target", subject, error, "Its counts would be wrong, or not written.")
     if missing:
@@ -114,7 +120,7 @@ def _targets(destination: Destination, facts: SourceFacts, subject: str) -> Iter
             f"It writes the targets, and its position in schema {SCHEMA}.",
             "; ".join(lacking),
         )
-    if not (errors or missing or ours or lacking):
+    if read_well and not (errors or missing or ours or lacking):
         yield Finding("target", "ok", subject, "its targets fit and can be written")
 
 
