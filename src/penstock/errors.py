@@ -1,4 +1,4 @@
-"""Every error that Penstock raises on purpose. Shared word: imports only `lsn`.
+"""Every error that Penstock raises on purpose. Shared word: imports only `lsn` and `names`.
 
     PenstockError
     ├─ ConfigError      the operator must change a setting
@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.lsn import Lsn
+from penstock.names import TableName
 
 
 class PenstockError(Exception):
@@ -513,6 +514,8 @@ class OldValuesMissing(PipelineError):
 
     # What puts them into the WAL.
     sql: str
+    # Or the partition.
+    table: TableName
 
 
 class TargetClash(PipelineError):

@@ -90,7 +90,7 @@ def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
     yield from check_role(facts, heartbeats=heartbeats)
     yield from _connections(gathered, facts)
     yield from check_wal2json(facts.server, gathered.wal2json)
-    yield from check_tables(source, facts)
+    yield from check_tables(config, facts)
     yield from check_publication(source, facts)
     yield from check_slot_facts(source, facts)
     yield from check_aggregates(config, facts, gathered.destinations, gathered.log_id)

@@ -30,7 +30,8 @@ SUMMER = datetime(2026, 6, 30, 12, tzinfo=UTC)
 
 
 def troubles(config: Config) -> list[str]:
-    return [f"{one.check}: {one.what}" for one in diagnose(config) if one.level == "error"]
+    found = [one for one in diagnose(config) if one.level == "error"]
+    return [f"{one.check}: {one.what}: {one.why}" for one in found]
 
 
 def test_sql_and_configuration_fit_each_other_and_setup_finds_all_it_needs(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import InputUnfit, OldValuesMissing
+from penstock.ops.doctor import diagnose
+from penstock.ops.findings import Finding
 from penstock.ops.setup import setup
 from support.aggregates import NOTES, bad, config_with, declared, findings
 from support.database import Database
@@ -90,15 +92,24 @@ def test_a_column_that_the_publication_leaves_out_is_refused(notes18: Database) 
     setup(config_with(notes18, aggregate))
 
 
+BY_SETUP = "Run `penstock setup`, or: "
+
+
+def lacking(database: Database, *aggregates: dict[str, Any], **source: Any) -> list[Finding]:
+    """About old values: what set-up would refuse, and what it would mend."""
+    found = bad(diagnose(config_with(database, *aggregates, **source)))
+    checks = ("aggregate_old_values", "replica_identity", "partition_identity")
+    return [f for f in found if f.check in checks]
+
+
 def mended(database: Database, *aggregates: dict[str, Any], **source: Any) -> list[str]:
     """Run the SQL of doctor's findings until there are none; what was run."""
     ran: list[str] = []
     for _ in range(5):
-        found = findings(database, *aggregates, **source)
-        wrong = [f for f in found if f.check == "aggregate_old_values"]
+        wrong = lacking(database, *aggregates, **source)
         if not wrong:
             return ran
-        fix = wrong[0].fix.removeprefix("Run: ").split("; or, if")[0]
+        fix = wrong[0].fix.removeprefix(BY_SETUP).removeprefix("Run: ").split("; or, if")[0]
         ran += fix.split("; ")
         database.run(*fix.split("; "))
     raise AssertionError(ran)
@@ -161,8 +172,10 @@ def test_a_partition_that_writes_less_than_its_root_is_found_and_mended(
         database.run(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
     assert mended(database, aggregate) == []
     database.run("ALTER TABLE b REPLICA IDENTITY DEFAULT")
-    (finding,) = [f for f in findings(database, aggregate) if f.check == "aggregate_old_values"]
-    assert "UPDATE of public.b" in finding.what
+    (finding,) = lacking(database, aggregate)
+    assert (finding.level, finding.subject) == ("error", "public.b")
+    assert "UPDATE of public.b does not write the old status" in finding.why
+    assert finding.fix.startswith(BY_SETUP)
     assert mended(database, aggregate) == ["ALTER TABLE public.b REPLICA IDENTITY FULL"]
     # Neither has it: all of them, at one go.
     for table in ("notes", "a", "b"):

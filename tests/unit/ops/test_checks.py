@@ -28,6 +28,7 @@ from penstock.postgres.publications import PublishedTable
 from penstock.postgres.tables import Index
 from support.aggregates import declared
 from support.facts import (
+    bare,
     column,
     config,
     keyless,
@@ -41,6 +42,7 @@ from support.facts import (
 
 TOOLS = ToolFacts("/usr/bin/java", 17, "4.2.0")
 ORDERS = TableName("public", "orders")
+SETUP = "Run `penstock setup`, or: "
 
 
 def findings(
@@ -236,7 +238,7 @@ def test_a_leaf_that_differs_from_its_root_is_a_warning_with_its_sql() -> None:
     root = table(kind="partitioned table", identity="full", leaves=leaves)
     finding = one(findings(source(root)), "partition_identity", "warning")
     assert finding.subject == "public.b"
-    assert finding.fix == "ALTER TABLE public.b REPLICA IDENTITY FULL"
+    assert finding.fix == f"{SETUP}ALTER TABLE public.b REPLICA IDENTITY FULL"
 
 
 def test_a_partitioned_table_must_be_published_by_its_root() -> None:
@@ -302,9 +304,33 @@ def test_generated_columns_that_are_not_sent_are_told_by_version() -> None:
 def test_an_identity_other_than_the_one_asked_for_is_a_warning() -> None:
     found = findings(source(), {"name": "orders", "replica_identity": "full"})
     fix = one(found, "replica_identity", "warning").fix
-    assert fix == "ALTER TABLE public.orders REPLICA IDENTITY FULL"
+    assert fix == f"{SETUP}ALTER TABLE public.orders REPLICA IDENTITY FULL"
     found = findings(source(), {"name": "orders", "replica_identity": "no_such"})
     assert "orders_pkey" in one(found, "replica_identity", "error").fix
+
+
+# M4.2
+def test_old_values_that_set_up_will_put_into_the_wal_are_told_once_and_set_up_mends_them() -> None:
+    given = {"dsn": "postgresql://h/app", "tables": [{"name": "orders"}]}
+    aggregate = declared(sources=["orders"], dimensions=["status"])
+
+    def old_values(facts: SourceFacts, choice: str) -> list[Finding]:
+        tables = [{"name": "orders", "replica_identity": choice}]
+        settings = {"source": {**given, "tables": tables}, "aggregate": [aggregate]}
+        gathered = Gathered(facts, PluginProbe(True), None, None, TOOLS)
+        found = examine(Config.model_validate(settings), gathered)
+        return [f for f in found if f.level == "error" and "old status" in f.what + f.why]
+
+    for facts in (source(), bare(table())):
+        (finding,) = old_values(facts, "full")
+        assert (finding.check, finding.subject) == ("replica_identity", "public.orders")
+        assert finding.fix == f"{SETUP}ALTER TABLE public.orders REPLICA IDENTITY FULL"
+        # Set-up would leave it as it is.
+        (finding,) = old_values(facts, "auto")
+        assert (finding.check, finding.subject) == ("aggregate_old_values", "aggregate counts")
+        assert finding.fix.startswith("Run: CREATE UNIQUE INDEX")
+        (finding,) = old_values(facts, "default")
+        assert finding.fix.endswith('set replica_identity = "auto" of public.orders in [source]')
 
 
 def test_a_table_without_a_primary_key_and_the_cost_of_full_are_told() -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import PenstockError
+from penstock.names import TableName
 from penstock.ops.checks.left_out import check_left_out
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
@@ -19,6 +20,8 @@ from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
 from penstock.pipelines.inputs import input_errors
 from penstock.pipelines.target_facts import BOOKKEEPING
+from penstock.postgres.publications import PublicationFacts
+from penstock.postgres.tables import TableFacts
 
 _SETUP = "Run `penstock setup`"
 
@@ -30,13 +33,17 @@ def check_aggregates(
     log_id: UUID | None,
 ) -> Iterator[Finding]:
     """`destinations`: by aggregate, as the role sees it that writes there. `log_id`: of our log."""
+    after, published = after_setup(config, facts)
     for aggregate in config.aggregate:
         subject = f"aggregate {aggregate.name}"
-        unfit = list(_inputs(aggregate, config, facts))
-        lacking = list(_old_values(aggregate, config, facts))
+        # Before set-up, what counts is what it will make.
+        publication = facts.publications.get(config.source.publication, published)
+        unfit = list(_inputs(aggregate, facts, publication))
+        lacking = list(_old_values(aggregate, config, facts, after))
         yield from unfit
         yield from lacking
-        if not unfit and not lacking:
+        now = old_value_errors(aggregate, config.source, facts, facts.tables)
+        if not (unfit or lacking or any(now)):
             what = "its columns, with their old values, are in the WAL"
             yield Finding("aggregate_inputs", "ok", subject, what)
         destination = destinations.get(aggregate.name)
@@ -70,19 +77,22 @@ def check_expressions(
             yield Finding("aggregate_expressions", "ok", subject, what)
 
 
-def _inputs(aggregate: AggregateConfig, config: Config, facts: SourceFacts) -> Iterator[Finding]:
-    publication = facts.publications.get(config.source.publication)
-    if publication is None:
-        _, publication = after_setup(config, facts)
+def _inputs(
+    aggregate: AggregateConfig, facts: SourceFacts, publication: PublicationFacts
+) -> Iterator[Finding]:
     for error in input_errors(aggregate, facts.tables, publication, facts.server.major):
         why = "It cannot be counted."
         yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
 
 
 def _old_values(
-    aggregate: AggregateConfig, config: Config, facts: SourceFacts
+    aggregate: AggregateConfig,
+    config: Config,
+    facts: SourceFacts,
+    after: Mapping[TableName, TableFacts],
 ) -> Iterator[Finding]:
-    for error in old_value_errors(aggregate, config.source, facts, facts.tables):
+    """What would be lacking after set-up, too; the rest is told of the tables themselves."""
+    for error in old_value_errors(aggregate, config.source, facts, after):
         yield Finding(
             "aggregate_old_values",
             "error" if aggregate.verifiable else "warning",

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import TypeAlias
 
-from penstock.config import SourceConfig, SourceTable
+from penstock.config import Config, SourceTable
 from penstock.errors import PenstockError
-from penstock.names import quote
+from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.identity import wanted_for_leaf, wanted_identity, write_breakers
+from penstock.ops.old_values import old_value_errors
 from penstock.ops.plan import existing_table
 from penstock.postgres.tables import TableFacts
 
+# By table or partition, what aggregates need of its old values and is not in the WAL now.
+_Lacking: TypeAlias = dict[TableName, list[str]]
+# Where set-up would change it.
+_SETUP = "Run `penstock setup`, or: "
 
-def check_tables(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
+
+def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
+    source = config.source
+    lacking = _lacking(config, facts)
     for configured in source.tables:
         try:
             table = existing_table(configured.name, facts)
@@ -22,12 +32,22 @@ def check_tables(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
             yield from_error("table", str(configured.name), error, "It cannot be published.")
             continue
         yield from _writes(table, facts)
-        yield from _identity(table, configured)
-        yield from _leaves(table, configured)
+        yield from _identity(table, configured, lacking)
+        yield from _leaves(table, configured, lacking)
         if table.primary_key is None:
             yield _no_primary_key(table)
         yield from _generated(table, source.publication, facts)
         yield _old_values(table)
+
+
+def _lacking(config: Config, facts: SourceFacts) -> _Lacking:
+    found: _Lacking = defaultdict(list)
+    for aggregate in config.aggregate:
+        if aggregate.verifiable:
+            for error in old_value_errors(aggregate, config.source, facts, facts.tables):
+                skipped = "such changes are skipped, and the counts are wrong without them"
+                found[error.table].append(f"{error.problem}: {skipped}")
+    return found
 
 
 def _writes(table: TableFacts, facts: SourceFacts) -> Iterator[Finding]:
@@ -45,7 +65,7 @@ def _writes(table: TableFacts, facts: SourceFacts) -> Iterator[Finding]:
                 )
 
 
-def _identity(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
+def _identity(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> Iterator[Finding]:
     name = str(table.name)
     try:
         wanted = wanted_identity(table, configured.replica_identity)
@@ -53,15 +73,17 @@ def _identity(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
         yield from_error("replica_identity", name, error, "Set-up cannot go on.")
         return
     if not wanted.holds_for(table):
+        needed = [what for part in _all(table) for what in lacking.get(part.name, ())]
         yield Finding(
             "replica_identity",
-            "warning",
+            "error" if needed else "warning",
             name,
             f'replica identity is {_spell(table)}, and replica_identity = "'
             f'{configured.replica_identity}" asks for another',
-            "It decides which old values are in the WAL; without one, UPDATE and DELETE fail as "
+            "; ".join(needed)
+            or "It decides which old values are in the WAL; without one, UPDATE and DELETE fail as "
             "soon as the table is published.",
-            wanted.sql(table),
+            _SETUP + wanted.sql(table),
         )
     elif table.identity == "full":
         fix = "; or ".join(
@@ -81,7 +103,7 @@ def _identity(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
         yield Finding("replica_identity", "ok", name, f"replica identity is {_spell(table)}")
 
 
-def _leaves(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
+def _leaves(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> Iterator[Finding]:
     """Each leaf's own identity decides; new leaves start with DEFAULT, whatever the root has."""
     if not table.partitioned:
         return
@@ -96,12 +118,13 @@ def _leaves(table: TableFacts, configured: SourceTable) -> Iterator[Finding]:
     for leaf in different:
         yield Finding(
             "partition_identity",
-            "warning",
+            "error" if leaf.name in lacking else "warning",
             str(leaf.name),
             f"replica identity of the partition is {_spell(leaf)}, of its root {_spell(table)}",
-            "The partition's own identity decides what is in the WAL, but the stream describes it "
-            "with the root's: old values would be missing.",
-            wanted[leaf.oid].sql(leaf),
+            "; ".join(lacking.get(leaf.name, ()))
+            or "The partition's own identity decides what is in the WAL, but the stream describes "
+            "it with the root's: old values would be missing.",
+            _SETUP + wanted[leaf.oid].sql(leaf),
         )
     if not different:
         yield Finding(
