@@ -78,7 +78,7 @@ def examine(config: Config, gathered: Gathered) -> list[Finding]:
 
 
 def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
-    yield from check_tools(gathered.tools)
+    yield from check_tools(gathered.tools, needed=bool(config.aggregate))
     facts, source = gathered.source, config.source
     if isinstance(facts, PenstockError):
         why = "Nothing else about the server can be checked."
@@ -140,7 +140,7 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
     destinations = {each.name: _look_at(each, config) for each in config.aggregate}
     expressions: Expressions | PenstockError = {}
     # Tools that are missing have findings of their own.
-    can_ask = all(finding.level == "ok" for finding in check_tools(tools))
+    can_ask = all(finding.level == "ok" for finding in check_tools(tools, needed=True))
     if not isinstance(facts, PenstockError) and can_ask:
         try:
             expressions = look_at_expressions(config, facts, destinations)

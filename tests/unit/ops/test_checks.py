@@ -23,7 +23,7 @@ from penstock.ops.checks.server import PluginProbe
 from penstock.ops.doctor import Gathered, examine
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, exit_code, worst, worst_first
-from penstock.ops.tools import ToolFacts, read_tools
+from penstock.ops.tools import ToolFacts, read_tools, require_tools
 from penstock.postgres.publications import PublishedTable
 from penstock.postgres.tables import Index
 from support.aggregates import declared
@@ -377,12 +377,24 @@ def test_errors_come_first() -> None:
         (ToolFacts("/j", 17, "5.0.0"), "pyspark", ">=4.2,<5"),
     ],
 )
-def test_java_and_spark_that_do_not_fit_are_warnings(
+def test_java_and_spark_that_do_not_fit_are_errors_where_aggregates_need_them(
     tools: ToolFacts, check: str, words: str
 ) -> None:
-    finding = one(findings(tools=tools), check, "warning")
+    found = findings(tools=tools)
+    finding = one(found, check, "warning")
     assert words in finding.what
     assert "install" in finding.fix
+    assert exit_code(found) == 1
+    settings = {
+        "source": {"dsn": "postgresql://h/app", "tables": ["orders"]},
+        "aggregate": [declared(sources=["orders"])],
+    }
+    gathered = Gathered(source(), PluginProbe(True), None, None, tools)
+    needed = one(examine(Config.model_validate(settings), gathered), check, "error")
+    assert (needed.what, needed.fix) == (finding.what, finding.fix)
+    with pytest.raises(ToolMissing) as caught:
+        require_tools(tools)
+    assert (caught.value.problem, caught.value.remedy) == (finding.what, finding.fix)
 
 
 def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
@@ -392,7 +404,12 @@ def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
     java.chmod(0o755)
     assert read_tools({"JAVA_HOME": str(tmp_path)}).java_version == 21
     assert read_tools({"PATH": str(java.parent)}).java == str(java)
-    assert read_tools({"JAVA_HOME": str(tmp_path / "no")}).java_version is None
+    nowhere = read_tools({"JAVA_HOME": str(tmp_path / "no"), "PATH": str(java.parent)})
+    assert nowhere.java_version is None
+    finding = one(findings(tools=nowhere), "java", "warning")
+    assert f"JAVA_HOME is {tmp_path / 'no'}, and" in finding.what
+    assert finding.fix.startswith("Let JAVA_HOME lead to Java 17 or newer, or unset it")
+    assert "JAVA_HOME" not in one(findings(tools=read_tools({"PATH": ""})), "java", "warning").what
     assert read_tools({"PATH": str(tmp_path)}).java is None
 
 
