@@ -35,4 +35,10 @@ def plan_aggregates(
             if aggregate.verifiable:
                 raise missing
             notes.append(f"{missing.problem}: such changes are skipped and counted")
+        if not aggregate.all_plain:
+            # Only Spark knows, and set-up does not wait for it to start.
+            notes.append(
+                f"whether Spark can compute the expressions of aggregate {aggregate.name}, and its "
+                "targets hold what comes out, `penstock doctor` tells"
+            )
     return Plan(tuple(target_steps(destinations, facts, tables)), tuple(notes))

@@ -85,6 +85,21 @@ def test_a_new_target_has_one_row_for_each_key_and_can_be_searched_by_each_dimen
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "noted"),
+    [
+        ({}, False),
+        ({"filter": "status > 1"}, True),
+        ({"dimensions": {"day": {"expression": "status + 1", "type": "date"}}}, True),
+    ],
+)
+def test_that_expressions_were_not_tried_is_told(changes: dict[str, Any], noted: bool) -> None:
+    declaration = declared(**changes)
+    kinds = {"date": BaseType("date", "date")}
+    plan = plan_setup(config(declaration), FACTS, [destination(declaration, types=kinds)])
+    assert [note.endswith("`penstock doctor` tells") for note in plan.notes] == [True] * noted
+
+
 def test_a_role_that_does_not_set_up_is_granted_what_it_needs() -> None:
     *_, grants = steps(destination(writer="writer"))
     assert grants == (
