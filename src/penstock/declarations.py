@@ -130,7 +130,14 @@ class AggregateConfig(Section):
     @field_validator("dimensions", mode="before")
     @classmethod
     def _columns_by_their_names(cls, value: object) -> object:
-        return {name: name for name in value} if isinstance(value, list) else value
+        if not isinstance(value, list):
+            return value
+        if not all(isinstance(name, str) for name in value):
+            raise ValueError(
+                'a list should hold columns in quotes; with an expression it is { day = "…" }'
+            )
+        _each_once("the list names", value)
+        return {name: name for name in value}
 
     @model_validator(mode="after")
     def _makes_sense(self) -> AggregateConfig:
@@ -139,6 +146,8 @@ class AggregateConfig(Section):
         if both := self.dimensions.keys() & self.measures.keys():
             raise ValueError(f"{min(both)} is both a dimension and a measure")
         for target in self.targets:
+            _each_once(f"dimensions of {target.table} name", target.dimensions or ())
+            _each_once(f"measures of {target.table} name", target.measures or ())
             _known(target.dimensions or (), self.dimensions, f"dimension of {target.table}")
             _known(target.measures or (), self.measures, f"measure of {target.table}")
         for source in self.sources:

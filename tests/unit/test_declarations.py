@@ -97,6 +97,17 @@ def test_the_target_s_dsn_can_come_from_the_environment_and_its_errors_name_the_
         ({"targets": []}, "at least 1"),
         ({"sources": ["notifications", "notifications"]}, "twice"),
         ({"targets": ["stats", "stats"]}, "twice"),
+        ({"dimensions": ["status", "status"]}, "the list names status twice"),
+        ({"dimensions": ["status", {"day": "to_date(made_at)"}]}, "columns in quotes"),
+        ({"dimensions": ["status", 1]}, "columns in quotes"),
+        (
+            {"targets": [{"table": "stats", "dimensions": ["status", "status"]}]},
+            r"dimensions of public\.stats name status twice",
+        ),
+        (
+            {"targets": [{"table": "stats", "measures": ["count", "count"]}]},
+            r"measures of public\.stats name count twice",
+        ),
         ({"name": "Counts!"}, "pattern"),
         ({"targets": ["t" * 64]}, "at most 63 bytes"),
         ({"targets": ["s" * 64 + ".t"]}, "at most 63 bytes"),
@@ -135,6 +146,10 @@ def test_the_target_s_dsn_can_come_from_the_environment_and_its_errors_name_the_
 def test_what_cannot_work_is_refused(changes: dict[str, Any], said: str) -> None:  # M5.2
     with pytest.raises(ValueError, match=said):
         declared(**changes)
+
+
+def test_a_column_may_have_two_names() -> None:
+    assert declared(dimensions={"status": "status", "state": "status"}).inputs == ("status",)
 
 
 def test_rules_without_a_truth_pass_if_nobody_will_verify_them() -> None:
