@@ -19,11 +19,10 @@ from penstock.init.file import refuse_existing, write_new
 from penstock.init.suggestion import Suggestion, suggest
 from penstock.init.survey import survey
 from penstock.init.text import render
-from penstock.init.toml import visible
 from penstock.names import TableName
 from penstock.notify.writing import write_example
 from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stdout
-from penstock.words import counted
+from penstock.words import counted, visible
 
 # With what each is for.
 _NEXT = (

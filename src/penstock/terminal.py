@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from penstock.errors import PenstockError
+from penstock.words import visible
 
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -135,5 +136,7 @@ def output_lost(error: OSError) -> int:
 
 
 def report(error: PenstockError) -> None:
-    stderr.print(f"error: {error.problem}", style="bold red", markup=False)
-    stderr.print(f"  fix: {error.remedy}", markup=False)
+    # Names may hold a terminal's commands; line breaks are also those of what Spark has said.
+    problem, remedy = (visible(text, keep="\n\t") for text in (error.problem, error.remedy))
+    stderr.print(f"error: {problem}", style="bold red", markup=False)
+    stderr.print(f"  fix: {remedy}", markup=False)

@@ -1,4 +1,4 @@
-"""Numbers in sentences. Shared word: imports nothing local."""
+"""Numbers and names in sentences. Shared word: imports nothing local."""
 
 from __future__ import annotations
 
@@ -10,3 +10,19 @@ def counted(number: int, noun: str) -> str:
     ('1 segment', '0 segments', '1,234 bytes')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def visible(text: str, keep: str = "") -> str:
+    """On one line, with escapes for what cannot be seen, but for the characters in `keep`.
+
+    Names in a database may hold anything, a terminal's commands too.
+
+    >>> print(visible("a\\nb"), visible("a\\nb", keep="\\n") == "a\\nb")
+    a\\u000ab True
+    """
+    return "".join(each if each.isprintable() or each in keep else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

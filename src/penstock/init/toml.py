@@ -6,6 +6,8 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.words import visible
+
 _WIDTH = 98
 
 
@@ -46,17 +48,11 @@ def comment(*paragraphs: str, indent: str = "") -> Iterator[str]:
 
 
 def commented(line: str, indent: str = "") -> str:
-    """What a person may take out of the comment, or copy out of it: one line, however long."""
-    return f"{indent}# {visible(line)}"
+    """What a person may take out of the comment, or copy out of it: one line, however long.
 
-
-def visible(text: str) -> str:
-    """On one line, with escapes for what cannot be seen: a line break would end a comment.
-
-    >>> print(visible("a\\nb"))
-    a\\u000ab
+    A line break in a name would end the comment.
     """
-    return "".join(each if each.isprintable() else _escape(each) for each in text)
+    return f"{indent}# {visible(line)}"
 
 
 def _text(given: str) -> str:
@@ -68,8 +64,3 @@ def _text(given: str) -> str:
 
 def _basic(given: str) -> str:
     return '"' + visible(re.sub(r'(["\\])', r"\\\1", given)) + '"'
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -1,4 +1,8 @@
-"""How findings and steps look on a terminal. Plain text where there is none."""
+"""How findings and steps look on a terminal. Plain text where there is none.
+
+Names may hold anything. In sentences, what cannot be seen is escaped; SQL keeps its line breaks,
+for it is there to be pasted.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from rich.text import Text
 from penstock.ops.findings import Finding, exit_code
 from penstock.ops.steps import Plan, Step
 from penstock.postgres.waiting import Blocker
+from penstock.words import visible
 
 _MARKS = {
     "error": ("✗ error", "bold red"),
@@ -20,9 +25,10 @@ _MARKS = {
 def show_findings(console: Console, findings: list[Finding]) -> None:
     for finding in findings:
         mark, style = _MARKS[finding.level]
-        console.print(Text.assemble((f"{mark:<10}", style), f"{finding.subject}: {finding.what}"))
+        what = visible(f"{finding.subject}: {finding.what}")
+        console.print(Text.assemble((f"{mark:<10}", style), what))
         if finding.level != "ok":
-            for label, text in (("why", finding.why), ("fix", finding.fix)):
+            for label, text in (("why", visible(finding.why)), ("fix", _pasted(finding.fix))):
                 if text:
                     console.print(Text.assemble((f"{label:>14}  ", "dim"), text))
     conclusions = ("Ready.", "Ready, but look at the warnings.", "Cannot run: mend the errors.")
@@ -38,15 +44,16 @@ class Progress:
         self._verb = verb
 
     def step(self, step: Step) -> None:
-        self._console.print(Text.assemble((f"{self._verb} ", "bold"), step.title))
-        self._console.print(Text(_indented(step.sql), style="dim"))
+        self._console.print(Text.assemble((f"{self._verb} ", "bold"), visible(step.title)))
+        self._console.print(Text(_indented(_pasted(step.sql)), style="dim"))
 
     def waiting(self, blockers: tuple[Blocker, ...]) -> None:
-        self._console.print(Text(f"  waiting for {'; '.join(map(str, blockers))}", style="yellow"))
+        who = visible("; ".join(map(str, blockers)))
+        self._console.print(Text(f"  waiting for {who}", style="yellow"))
 
 
 def show_dry_run(console: Console, plan: Plan) -> None:
-    """SQL that can be pasted, in the database that it is for: all else is comments."""
+    """SQL that can be pasted, as it is, in the database that it is for: all else is comments."""
     database = None
     for step in plan.steps:
         if step.database != database:
@@ -62,7 +69,7 @@ def show_dry_run(console: Console, plan: Plan) -> None:
 
 def show_outcome(console: Console, plan: Plan, nothing: str) -> None:
     for note in plan.notes:
-        console.print(Text.assemble(("note ", "yellow"), note))
+        console.print(Text.assemble(("note ", "yellow"), visible(note)))
     console.print(Text("Done." if plan.steps else nothing, style="bold"))
 
 
@@ -78,8 +85,12 @@ def plan_as_json(plan: Plan, *, dry_run: bool) -> dict[str, object]:
 
 
 def _comment(text: str) -> str:
-    """Every line of it: names may hold line breaks, and what follows one would be live SQL."""
-    return "\n".join(f"-- {line}" for line in text.splitlines())
+    """On one line: what follows a line break would be live SQL."""
+    return f"-- {visible(text)}"
+
+
+def _pasted(sql: str) -> str:
+    return visible(sql, keep="\n\t")
 
 
 def _indented(text: str) -> str:

@@ -65,8 +65,8 @@ def check_expressions(
     """`found`: what Spark says about them, by aggregate; an error: it could not be asked."""
     if isinstance(found, PenstockError):
         why = "The expressions of aggregates could not be checked."
-        what, fix = found.problem, found.remedy
-        yield Finding("aggregate_expressions", "warning", "Spark", what, why, fix)
+        what = " ".join(found.problem.split())  # Spark's own words have many lines
+        yield Finding("aggregate_expressions", "warning", "Spark", what, why, found.remedy)
         return
     for name, errors in found.items():
         subject = f"aggregate {name}"
