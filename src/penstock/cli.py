@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from penstock.errors import PenstockError
 from penstock.terminal import (
     Interrupted,
+    as_given,
     output_lost,
     raise_on_signals,
     report,
@@ -127,5 +128,5 @@ def _run() -> None:
         interruption = getattr(end.__context__, "__cause__", None)
         if not isinstance(interruption, Interrupted):
             raise
-        stderr.print(str(interruption), markup=False)
+        stderr.print(as_given(str(interruption)), markup=False)
         sys.exit(interruption.exit_code)

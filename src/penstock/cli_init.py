@@ -21,7 +21,7 @@ from penstock.init.survey import survey
 from penstock.init.text import render
 from penstock.names import TableName
 from penstock.notify.writing import write_example
-from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stdout
+from penstock.terminal import AsJson, ConfigPath, errors_as_json, naming, print_json, stdout
 from penstock.words import counted, visible
 
 # With what each is for.
@@ -76,7 +76,7 @@ def init(
         found = survey(given, asked)
         suggestion = suggest(found, opened, asked=bool(asked), log=_log_folder(path))
         write_new(path, render(suggestion))
-    commands = [f"penstock {name}{_named(config)}" for name, _ in _NEXT]
+    commands = [f"penstock {name}{naming(config)}" for name, _ in _NEXT]
     if as_json:
         print_json(_as_dict(suggestion, path, commands))
     else:
@@ -136,11 +136,6 @@ def _table_name(text: str) -> TableName:
 def _log_folder(path: Path) -> str:
     """Called like the file: several files in one folder have several logs."""
     return f"{visible(path.stem)}-log"
-
-
-def _named(config: Path | None) -> str:
-    """The default is found without being named."""
-    return "" if config in (None, DEFAULT_PATH) else f" --config {shlex.quote(str(config))}"
 
 
 def _as_dict(suggestion: Suggestion, path: Path, commands: list[str]) -> dict[str, object]:

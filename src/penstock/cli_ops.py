@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from penstock.terminal import (
     AsJson,
     ConfigPath,
     DryRun,
+    as_given,
     errors_as_json,
     print_json,
     stderr,
@@ -35,7 +37,8 @@ def doctor(config: ConfigPath = None, as_json: AsJson = False) -> None:
         path = config or (
             configuration.DEFAULT_PATH if configuration.DEFAULT_PATH.exists() else None
         )
-        findings = diagnose(configuration.load(config), path, look_at_expressions)
+        found = diagnose(configuration.load(config), path, look_at_expressions)
+    findings = [replace(each, fix=as_given(each.fix)) for each in found]
     if as_json:
         print_json(findings_as_json(findings))
     else:
@@ -74,6 +77,7 @@ def teardown(
 
 
 def _show(plan: Plan, *, dry_run: bool, as_json: bool, nothing: str) -> None:
+    plan = replace(plan, notes=tuple(map(as_given, plan.notes)))
     if as_json:
         print_json(present.plan_as_json(plan, dry_run=dry_run))
     elif dry_run:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -22,15 +25,47 @@ from penstock.words import visible
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
+# What the command that runs was given with --config.
+_GIVEN: ContextVar[Path | None] = ContextVar("given", default=None)
+# Commands that read a configuration, where a sentence names them.
+_COMMANDS = re.compile(
+    r"\bpenstock (?:doctor|setup|teardown|run|capture|aggregate|reset|verify|log \w+)\b"
+)
+
+
+def _remember(path: Path | None) -> Path | None:
+    _GIVEN.set(path)
+    return path
+
+
 ConfigPath = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="The configuration file.", show_default="penstock.toml"),
+    typer.Option(
+        "--config",
+        "-c",
+        help="The configuration file.",
+        show_default="penstock.toml",
+        callback=_remember,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL, and run nothing.")]
 
 # What is written at once of a long line: each time, the output is flushed.
 _PART_CHARS = 2**16
+
+
+def naming(config: Path | None) -> str:
+    """What a command needs to find the same configuration; the default needs no name."""
+    # Slow to import: only where it is used.
+    from penstock.config import DEFAULT_PATH
+
+    return "" if config in (None, DEFAULT_PATH) else f" --config {shlex.quote(str(config))}"
+
+
+def as_given(advice: str) -> str:
+    """The commands in it with the --config that this one was given."""
+    return _COMMANDS.sub(lambda found: found[0] + naming(_GIVEN.get()), advice)
 
 
 def print_json(value: dict[str, Any], *, indent: int | None = 2) -> None:
@@ -66,7 +101,7 @@ def errors_as_json(as_json: bool, *, indent: int | None = 2) -> Iterator[None]:
     except PenstockError as error:
         if as_json:
             kind = type(error).__name__
-            details = {"kind": kind, "problem": error.problem, "remedy": error.remedy}
+            details = {"kind": kind, "problem": error.problem, "remedy": as_given(error.remedy)}
             print_json({"error": details, "exit_code": 2}, indent=indent)
         raise
 
@@ -137,6 +172,6 @@ def output_lost(error: OSError) -> int:
 
 def report(error: PenstockError) -> None:
     # Names may hold a terminal's commands; line breaks are also those of what Spark has said.
-    problem, remedy = (visible(text, keep="\n\t") for text in (error.problem, error.remedy))
+    problem, remedy = visible(error.problem, keep="\n\t"), visible(error.remedy, keep="\n\t")
     stderr.print(f"error: {problem}", style="bold red", markup=False)
-    stderr.print(f"  fix: {remedy}", markup=False)
+    stderr.print(f"  fix: {as_given(remedy)}", markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,27 @@ def test_the_command_ends_with_the_worst_of_its_findings(
     plain = penstock("doctor", "--config", str(file))
     assert "! warning" in plain.stdout
     assert "\x1b" not in plain.stdout
+
+
+def test_commands_that_are_advised_name_the_configuration(
+    database18: Database, tmp_path: Path
+) -> None:  # M7.3
+    database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    settings = f'[source]\ndsn = "{database18.dsn()}"\ntables = ["orders"]\n'
+    other = tmp_path / "the other.toml"
+    for file in (other, tmp_path / "penstock.toml"):
+        file.write_text(settings)
+    named = f"penstock setup --config '{other}'`"
+    done = penstock("doctor", "--json", "--config", str(other))
+    fixes = [f["fix"] for f in json.loads(done.stdout)["findings"] if f["check"] == "slot"]
+    assert [named in fix for fix in fixes] == [True]
+    assert named in penstock("doctor", "--config", str(other)).stdout
+    # So do errors.
+    assert named in penstock("capture", "--config", str(other)).stderr
+    # The default is found without being named.
+    with chdir(tmp_path):
+        assert "`penstock setup`" in penstock("doctor").stdout
+        assert "`penstock setup`" in penstock("doctor", "--config", "penstock.toml").stdout
 
 
 def test_a_server_that_is_down_is_one_error(tmp_path: Path) -> None:

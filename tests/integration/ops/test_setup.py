@@ -388,7 +388,8 @@ def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
         assert told == (
-            "interrupted; nothing was left half made, and `penstock setup` goes on from there\n"
+            "interrupted; nothing was left half made, and "
+            f"`penstock setup --config {file}` goes on from there\n"
         )
 
 
