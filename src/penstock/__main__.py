@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from types import FrameType
 from typing import NoReturn
 
-STARTED = time.monotonic()
+import penstock.beginning  # noqa: F401 - first: it looks at the clock
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:

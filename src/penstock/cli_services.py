@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from penstock import config as configuration
-from penstock.__main__ import STARTED
+from penstock.beginning import BEGUN
 from penstock.capture.service import run_capture
 from penstock.interrupts import Interrupts
 from penstock.logs import configure_logs
@@ -35,7 +35,7 @@ def run(config: ConfigPath = None) -> None:
         require_tools(read_tools())
     configure_logs()
     supervisor = Supervisor(
-        config, loaded.log.path, aggregates=bool(loaded.aggregate), started=STARTED
+        config, loaded.log.path, aggregates=bool(loaded.aggregate), started=BEGUN
     )
     with suppress(KeyboardInterrupt), Interrupts() as interrupts:
         supervisor.run(interrupts)
