@@ -52,8 +52,11 @@ MOMENTS = (
 class RunProcess(PenstockProcess):
     """`penstock run`, and the processes that it starts."""
 
-    def __init__(self, config: Config, directory: Path, scratch: Path) -> None:
-        super().__init__("run", config, directory, environ={"TMPDIR": str(scratch)})
+    def __init__(
+        self, config: Config, directory: Path, scratch: Path, *, impatient: bool = False
+    ) -> None:
+        environ = {"TMPDIR": str(scratch)}
+        super().__init__("run", config, directory, environ=environ, impatient=impatient)
         self._scratch = scratch
 
     def family(self) -> dict[int, str]:
@@ -156,12 +159,17 @@ def test_a_second_run_is_refused_and_the_first_goes_on(
     first = RunProcess(capture_config(database18.dsn(), tmp_path / "log"), tmp_path, scratch)
     (tmp_path / "second").mkdir()
     second = RunProcess(
-        capture_config(database18.dsn(), tmp_path / "log"), tmp_path / "second", scratch
+        capture_config(database18.dsn(), tmp_path / "log"),
+        tmp_path / "second",
+        scratch,
+        impatient=True,
     )
     with started(first):
         eventually(lambda: "following" in first.all_said(), "it follows")
         with started(second):
             assert "another penstock run works on the change log" in second.failure()
+            # It was told before, for it takes a while.
+            assert "waiting for another penstock run" in second.all_said()
         assert not first.has_ended
         first.stop()
     assert "started" not in second.all_said()

@@ -1,4 +1,4 @@
-"""Capture that gives up soon what it tries again only briefly: in a test, or as a process.
+"""A service that gives up soon what it tries again only briefly: in a test, or as a process.
 
 As a process, with the arguments of `penstock`: python -m support.impatient capture -c FILE
 """
@@ -10,6 +10,7 @@ from unittest.mock import patch
 from penstock.__main__ import main
 from penstock.capture import engine
 from penstock.capture.policy import Patience
+from penstock.run import supervisor
 
 
 class Impatient(Patience):
@@ -21,5 +22,9 @@ class Impatient(Patience):
 
 
 if __name__ == "__main__":
-    with patch.object(engine, "Patience", Impatient):
+    with (
+        patch.object(engine, "Patience", Impatient),
+        # Longer than it waits in silence.
+        patch.object(supervisor, "_LOCK_S", 1.5),
+    ):
         main()

@@ -34,10 +34,12 @@ from penstock.run.part import AGGREGATES, CAPTURE
 _LOG = structlog.get_logger()
 # Not seen by who looks whether the directory is empty.
 _LOCK = ".run.lock"
-# Those of a supervisor that was killed need a moment to notice.
-_LOCK_S = 10.0
 # A batch that is being applied may commit; what takes longer is rolled back.
 _STOP_S = 15.0
+# Parts of a supervisor that was killed notice at once, and then take as long as any.
+_LOCK_S = _STOP_S
+# Whoever waits longer than this is told for what.
+_QUIET_S = 1.0
 _LAST_WORDS_S = 2.0
 _NEVER_S = 3600.0
 # Safe (-P): what lies in the folder it is started from is no module of ours.
@@ -218,7 +220,8 @@ class Supervisor:
 
 @contextmanager
 def _alone(storage: LocalStorage, interrupts: Interrupts) -> Iterator[int]:
-    deadline = time.monotonic() + _LOCK_S
+    begun = time.monotonic()
+    told = False
     while True:
         with ExitStack() as stack:
             try:
@@ -228,12 +231,16 @@ def _alone(storage: LocalStorage, interrupts: Interrupts) -> Iterator[int]:
             if lock is not None:
                 yield lock
                 return
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - begun
+        if waited_s > _LOCK_S:
             raise LogInUse(
                 f"another penstock run works on the change log in {storage.root}",
                 remedy="Stop it first, or give this one a configuration with another log and slot",
                 path=str(storage.root),
             )
+        if waited_s > _QUIET_S and not told:
+            _LOG.info("waiting for another penstock run, or what a killed one left, to end")
+            told = True
         with interrupts.heeded():
             time.sleep(0.1)
 
