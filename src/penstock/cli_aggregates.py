@@ -52,9 +52,7 @@ def reset(
             chosen,
             spark,
             on_rows=lambda rows: stderr.print(f"  {rows:,} rows read", markup=False),
-            on_wait=lambda who: stderr.print(
-                f"  waiting for {'; '.join(map(str, who))}", markup=False
-            ),
+            on_wait=lambda who: _waiting("; ".join(map(str, who))),
         )
     outcome = f"is seeded at {done.lsn}, with {done.rows:,} combinations"
     if not chosen.seed:
@@ -82,7 +80,7 @@ def verify(
         with spark_when_needed("penstock verify") as spark:
             for chosen in _chosen(loaded, names or []):
                 try:
-                    result = run_verify(loaded, chosen, spark, repair=repair)
+                    result = run_verify(loaded, chosen, spark, repair=repair, on_wait=_waiting)
                 except NotVerifiable as error:
                     if names:
                         raise
@@ -94,6 +92,10 @@ def verify(
     if as_json:
         print_json({"aggregates": [as_dict(each) for each in found]})
     raise typer.Exit(1 if any(each.differences for each in found) else 0)
+
+
+def _waiting(what: str) -> None:
+    stderr.print(f"  waiting for {what}", markup=False)
 
 
 def _show(result: object) -> None:

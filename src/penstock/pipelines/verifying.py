@@ -39,7 +39,8 @@ from penstock.pipelines.sums import arrays, rolled_up
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
-from penstock.postgres.snapshots import snapshot
+from penstock.postgres.slots import read_slot
+from penstock.postgres.snapshots import Snapshot, snapshot
 from penstock.postgres.tables import read_tables
 
 # Under such names the log is held while it is read.
@@ -47,7 +48,13 @@ _HOLDING = "verify-"
 _LONGEST = timedelta(days=1)
 # Capture is milliseconds behind the server, if it runs.
 _CATCH_UP_S = 30.0
+# It may be connecting again.
+_RECONNECT_S = 5.0
+# On an idle database the log may be some seconds behind: who waits longer is told for what.
+_QUIET_S = 3.0
 _LOOK_EVERY_S = 0.02
+
+OnWait = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +115,12 @@ def verify(
     *,
     repair: bool = False,
     on_rows: OnRows = lambda _: None,
+    on_wait: OnWait = lambda _: None,
 ) -> Verified:
-    """Compare, and with `repair` add what is missing to the targets."""
+    """Compare, and with `repair` add what is missing to the targets.
+
+    `on_wait` is told what is waited for, if it takes long.
+    """
     if not aggregate.seed or not aggregate.verifiable:
         raise NotVerifiable(
             f"aggregate {aggregate.name} cannot be verified: "
@@ -126,14 +137,17 @@ def verify(
         if repair:
             # One at a time: what two have found would be added twice.
             wait_for_lock(target, "repair", aggregate.name)
-        with snapshot(config.source.conninfo) as source:
+        with snapshot(
+            config.source.conninfo, on_wait=lambda who: on_wait("; ".join(map(str, who)))
+        ) as source:
+            _require_capture(source, config.source.slot, log, on_wait)
             sources = read_tables(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types_of(sources), source.lsn)
             truth = true_sums(source.connection, bound, spark, on_rows)
-        _wait_for_log(log, source.lsn)
+        _wait_for_log(log, source.lsn, on_wait)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         progress = _progress(target, aggregate, log)
-        _wait_for_log(log, progress.applied_lsn)  # it may have been seeded just now
+        _wait_for_log(log, progress.applied_lsn, on_wait)  # it may have been seeded just now
         truth = _at(log, bound, spark, truth, source.lsn, progress.applied_lsn)
         tables = read_targets(target, aggregate)
         found = [each for table in tables for each in _compare(target, aggregate, table, truth)]
@@ -165,17 +179,48 @@ def _held(log: LogReader) -> Iterator[None]:
         consumers.forget(log.storage, name)
 
 
-def _wait_for_log(log: LogReader, lsn: Lsn) -> None:
-    deadline = time.monotonic() + _CATCH_UP_S
-    while log.end().lsn < lsn:
-        if time.monotonic() > deadline:
-            raise VerifyTimeout(
-                f"the change log is complete up to {log.end().lsn} only, and the source is at "
-                f"{lsn} for {_CATCH_UP_S:g} s",
-                remedy="Check that capture runs",
-                lsn=lsn,
-            )
+def _require_capture(source: Snapshot, slot: str, log: LogReader, on_wait: OnWait) -> None:
+    """Before the source is read, which may take long: the log gets there only if somebody reads
+    the slot.
+    """
+
+    def gets_there() -> bool:
+        facts = read_slot(source.connection, slot)
+        is_read = facts is not None and facts.active_pid is not None
+        return is_read or log.end().lsn >= source.lsn
+
+    if not _comes(gets_there, _RECONNECT_S, f'capture to read slot "{slot}"', on_wait):
+        raise VerifyTimeout(
+            f"the change log is complete up to {log.end().lsn} only, the source is at "
+            f'{source.lsn}, and nobody reads slot "{slot}": capture does not run',
+            remedy="Start it: penstock run, or penstock capture. If it runs, see what it says",
+            lsn=source.lsn,
+        )
+
+
+def _wait_for_log(log: LogReader, lsn: Lsn, on_wait: OnWait) -> None:
+    what = f"capture, whose log has to reach {lsn}"
+    if not _comes(lambda: log.end().lsn >= lsn, _CATCH_UP_S, what, on_wait):
+        raise VerifyTimeout(
+            f"the change log is complete up to {log.end().lsn} only, and the source is at "
+            f"{lsn} for {_CATCH_UP_S:g} s",
+            remedy="Check that capture runs",
+            lsn=lsn,
+        )
+
+
+def _comes(done: Callable[[], bool], within_s: float, what: str, on_wait: OnWait) -> bool:
+    begun = time.monotonic()
+    told = False
+    while not done():
+        waited_s = time.monotonic() - begun
+        if waited_s > within_s:
+            return False
+        if waited_s > _QUIET_S and not told:
+            on_wait(what)
+            told = True
         time.sleep(_LOOK_EVERY_S)
+    return True
 
 
 def _progress(

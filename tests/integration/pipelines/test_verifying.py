@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
@@ -14,7 +16,7 @@ import pytest
 from penstock.changelog.consumers import consumers, register
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
-from penstock.errors import NotSeeded, TargetUnavailable
+from penstock.errors import NotSeeded, TargetUnavailable, VerifyTimeout
 from penstock.pipelines import verifying
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.seeding import seed
@@ -32,8 +34,8 @@ COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
 
 
 @pytest.fixture
-def config(database: Database, tmp_path: Path) -> Iterator[Config]:
-    """While capture runs."""
+def stopped(database: Database, tmp_path: Path) -> Config:
+    """Everything is there, and capture does not run."""
     database.run(
         "CREATE TABLE notifications (id int PRIMARY KEY, service text, status text,"
         " price numeric(10,2))",
@@ -47,10 +49,15 @@ def config(database: Database, tmp_path: Path) -> Iterator[Config]:
         " cost numeric NOT NULL DEFAULT 0)",
     )
     database.create_slot(SLOT)
-    config = capture_config(database.dsn(), tmp_path, tables=["notifications"])
-    with capturing(config) as running:
+    return capture_config(database.dsn(), tmp_path, tables=["notifications"])
+
+
+@pytest.fixture
+def config(stopped: Config) -> Iterator[Config]:
+    """While capture runs."""
+    with capturing(stopped) as running:
         running.connected()
-        yield config
+        yield stopped
 
 
 def verified(config: Config, **options: Any) -> Verified:
@@ -88,6 +95,45 @@ def test_it_is_right_under_load_while_the_target_is_ahead_of_the_snapshot(
     monkeypatch.setattr(verifying, "true_sums", then_more_is_applied)
     assert verified(config).differences == ()
     assert database.rows("SELECT service, count FROM stats") == [("s", 3)]
+
+
+def test_without_capture_it_is_told_before_the_source_is_read(
+    stopped: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6, M7.3
+    with capturing(stopped) as running:
+        running.connected()
+        seed(stopped, COUNTS, no_spark)
+    monkeypatch.setattr(verifying, "_RECONNECT_S", 0.3)
+    monkeypatch.setattr(verifying, "_QUIET_S", 0.1)
+    monkeypatch.setattr(verifying, "true_sums", None)
+    told: list[str] = []
+    with pytest.raises(VerifyTimeout, match="capture does not run") as caught:
+        verified(stopped, on_wait=told.append)
+    assert caught.value.remedy.startswith("Start it: penstock run")
+    assert told == [f'capture to read slot "{SLOT}"']
+
+
+def test_a_capture_that_is_behind_is_waited_for_and_that_is_told(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    monkeypatch.setattr(verifying, "_QUIET_S", 0.1)
+    walsender = database.value(
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", SLOT
+    )
+    told: list[str] = []
+
+    def goes_on(what: str) -> None:
+        told.append(what)
+        os.kill(walsender, signal.SIGCONT)
+
+    os.kill(walsender, signal.SIGSTOP)
+    try:
+        assert verified(config, on_wait=goes_on).differences == ()
+    finally:
+        os.kill(walsender, signal.SIGCONT)
+    (waited_for,) = told
+    assert waited_for.startswith("capture, whose log has to reach ")
 
 
 def test_the_log_keeps_what_is_needed_until_it_is_verified(
