@@ -70,12 +70,16 @@ class Capture:
                 except PenstockError as error:
                     if self._durable_lsn > durable_before:
                         patience.progressed()
-                    pause_s = patience.pause_s(self._in_context(error), time.monotonic())
+                    now = time.monotonic()
+                    pause_s = patience.pause_s(self._in_context(error), now)
+                    facts = {"reason": error.problem, "pause_s": round(pause_s, 2)}
+                    # It is told once, and may be followed by a long silence.
+                    if (left_s := patience.gives_up_in_s(now)) is not None:
+                        facts["gives_up_in_s"] = round(left_s)
                     _log.log(
                         logging.WARNING if self._telling.failed(error) else logging.DEBUG,
                         "reconnecting",
-                        reason=error.problem,
-                        pause_s=round(pause_s, 2),
+                        **facts,
                     )
                     self._stop.wait(pause_s)
         _log.info("stopped", durable_lsn=str(self._durable_lsn))

@@ -78,3 +78,7 @@ class Patience:
         if what is Reaction.STOP or is_over:
             raise error
         return self._backoff.pause_s()
+
+    def gives_up_in_s(self, now: float) -> float | None:
+        """How long the error of the last pause is tried again; None: for ever."""
+        return None if self._brief_since is None else self._brief_since + self._brief_s - now

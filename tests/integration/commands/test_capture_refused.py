@@ -26,7 +26,7 @@ def must_refuse(
         said = process.failure(within_s=30.0)
     assert "Traceback" not in said
     *attempts, first, second = said.splitlines()
-    assert all("reconnecting" in line and "pause_s=" in line for line in attempts)
+    assert all("reconnecting" in line and "gives_up_in_s=" in line for line in attempts)
     assert first.startswith("error: ")
     assert problem in first
     assert second.startswith("  fix: ")

@@ -59,6 +59,7 @@ def test_a_lost_connection_is_opened_again_for_ever() -> None:
     patience = Patience(wal_sender_timeout_s=20)
     for hour in range(100):
         assert patience.pause_s(LOST, hour * 3600.0) <= 10.0
+        assert patience.gives_up_in_s(hour * 3600.0) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,9 @@ def test_a_slot_in_use_is_waited_for_briefly() -> None:
     # Its holder may be our own past: a walsender that has not noticed that we are gone.
     patience = Patience(wal_sender_timeout_s=20)
     patience.pause_s(IN_USE, 100.0)
+    assert patience.gives_up_in_s(100.0) == _RETRY_BRIEFLY_S
     patience.pause_s(IN_USE, 100.0 + _RETRY_BRIEFLY_S)
+    assert patience.gives_up_in_s(100.0 + _RETRY_BRIEFLY_S) == 0.0
     with pytest.raises(SlotInUse):
         patience.pause_s(IN_USE, 101.0 + _RETRY_BRIEFLY_S)
 
