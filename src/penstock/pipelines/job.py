@@ -74,14 +74,47 @@ class _Result:
     on_executors: DataFrame | None = None
 
 
+def require_ready(config: Config) -> None:
+    """Whether the job can begin, as far as databases and the log tell: before Spark is started,
+    which takes all cores for many seconds.
+    """
+    _, writers = _declared(config, LogReader(config.log.path), threading.Event())
+    for writer in writers:
+        writer.check()
+    _require_one(writers)
+
+
+def _declared(
+    config: Config, log: LogReader, stopping: threading.Event
+) -> tuple[list[Bound], list[Writer]]:
+    """All aggregates, as the source's tables are now, and who will write them."""
+    if not config.aggregate:
+        raise NotSeeded(
+            "no aggregate is declared", remedy="Add an [[aggregate]] to the configuration"
+        )
+    known_up_to = log.end().lsn
+    tables = [source.table for each in config.aggregate for source in each.sources]
+    with connect(config.source.conninfo) as source:
+        facts = read_tables(source, tables)
+    bound = [bind(each, types_of(facts), known_up_to) for each in config.aggregate]
+    default = config.source.conninfo
+    writers = [
+        Writer(each, each.conninfo(default), facts, log, stopping) for each in config.aggregate
+    ]
+    return bound, writers
+
+
+def _require_one(writers: Sequence[Writer]) -> None:
+    """While all targets are away there is nothing to do."""
+    away = [writer.away for writer in writers if writer.away]
+    if len(away) == len(writers):
+        raise away[0]
+
+
 class Job:
     """Runs until it is stopped or something is wrong that will not pass."""
 
     def __init__(self, config: Config, spark: SparkSession) -> None:
-        if not config.aggregate:
-            raise NotSeeded(
-                "no aggregate is declared", remedy="Add an [[aggregate]] to the configuration"
-            )
         self._config = config
         self._spark = spark
         self._log = LogReader(config.log.path)
@@ -117,24 +150,11 @@ class Job:
         # Only large batches are shuffled.
         cores = self._spark.sparkContext.defaultParallelism
         self._spark.conf.set("spark.sql.shuffle.partitions", str(cores))
-        known_up_to = self._log.end().lsn
-        tables = [source.table for each in self._config.aggregate for source in each.sources]
-        with connect(self._config.source.conninfo) as source:
-            facts = read_tables(source, tables)
-        self._bound = [bind(each, types_of(facts), known_up_to) for each in self._config.aggregate]
+        self._bound, self._writers = _declared(self._config, self._log, self._stopping)
         require_computable(self._spark, self._bound, self._config.source.conninfo)
-        for bound in self._bound:
-            writer = Writer(
-                bound.config,
-                bound.config.conninfo(self._config.source.conninfo),
-                facts,
-                self._log,
-                self._stopping,
-            )
-            self._writers.append(stack.enter_context(writer))
-        away = [writer.away for writer in self._writers if writer.away]
-        if len(away) == len(self._writers):
-            raise away[0]
+        for writer in self._writers:
+            stack.enter_context(writer)
+        _require_one(self._writers)
         # Positions of targets only go up, so that nothing is left out that a later batch needs.
         pairs = zip(self._bound, self._writers, strict=True)
         self._bound = [

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Config
 from penstock.interrupts import Interrupts
-from penstock.pipelines.job import Job
+from penstock.pipelines.job import Job, require_ready
 from penstock.spark.session import throwaway_session
 
 _LOG = structlog.get_logger()
@@ -24,11 +24,11 @@ _LAST_BATCH_S = 10.0
 def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
     """Follow the log until a signal comes, which ends it cleanly."""
     try:
-        with (
-            Interrupts() as interrupts,
-            _directory() as directory,
-            job_session(directory / "spark", interrupts, master=master) as spark,
-        ):
+        with Interrupts() as interrupts, ExitStack() as stack:
+            with interrupts.heeded():
+                require_ready(config)
+            directory = stack.enter_context(_directory())
+            spark = stack.enter_context(job_session(directory / "spark", interrupts, master=master))
             _LOG.info("spark started", master=master)
             job = Job(config, spark)
             ended = Event()

@@ -72,13 +72,27 @@ class Writer(Closing):
 
     def __enter__(self) -> Self:
         """If the target is away, it is claimed when it comes."""
-        try:
+        with self._at_first():
             self._connected()
+        return self
+
+    def check(self) -> None:
+        """Raises what would keep it from being claimed until a person mends it; changes nothing."""
+        with self._at_first(), connect(self.dsn) as connection:
+            ready_targets(connection, self.config, self._tables)
+            progress = read_progress(connection, self.name)
+            if progress is not None and progress.state != "seeding":
+                self._check(progress)
+
+    @contextmanager
+    def _at_first(self) -> Iterator[None]:
+        """What passes by itself is noted."""
+        try:
+            yield
         except PASSING as error:
             self._leave(error)
         except psycopg.Error as error:
             raise unusable(self.name, error) from error
-        return self
 
     def close(self) -> None:
         if self._connection is not None:

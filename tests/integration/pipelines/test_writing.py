@@ -211,14 +211,31 @@ def test_what_will_not_pass_is_a_named_error(job: Job) -> None:  # M5.3, M7.3
             job.apply(writer, 0, {A: 1})
         job.database.run("DROP TRIGGER refuse ON stats")
         job.apply(writer, 0, {A: 1})
-    with pytest.raises(NotSeeded, match="declared differently"):
-        job.writer(declared(seed=False, filter="status <> 'x'")).__enter__()
+    # Before Spark is started, and also if it changes until it has.
+    for begin in (Writer.check, Writer.__enter__):
+        with pytest.raises(NotSeeded, match="declared differently"):
+            begin(job.writer(declared(seed=False, filter="status <> 'x'")))
     job.database.run(f"UPDATE penstock.progress SET log_id = '{OTHER_LOG}'")
-    with pytest.raises(NotSeeded, match=f"a position of log {OTHER_LOG}"):
-        job.writer().__enter__()
+    for begin in (Writer.check, Writer.__enter__):
+        with pytest.raises(NotSeeded, match=f"a position of log {OTHER_LOG}"):
+            begin(job.writer())
     job.database.run("DROP TABLE penstock.parked")
-    with pytest.raises(TargetMismatch, match=r"the table penstock\.parked .* does not exist"):
-        job.writer().__enter__()
+    for begin in (Writer.check, Writer.__enter__):
+        with pytest.raises(TargetMismatch, match=r"the table penstock\.parked .* does not exist"):
+            begin(job.writer())
+
+
+@on_18
+def test_what_is_only_checked_is_not_begun(job: Job) -> None:  # M5.3
+    """Its expressions may be wrong, which only Spark can tell."""
+    for config in (UNSEEDED, declared()):
+        job.writer(config).check()
+    assert job.database.rows("SELECT FROM penstock.progress") == []
+    assert consumers(job.log.storage) == []
+    # Nor is it held.
+    with job.writer() as writer:
+        job.writer().check()
+        assert job.apply(writer, 0, {A: 1}) == Applied("apply", changes=1)
 
 
 @on_18

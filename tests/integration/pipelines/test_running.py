@@ -1,0 +1,66 @@
+"""What keeps the job from running is told before Spark is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockError, SchemaMismatch, SourceUnavailable, TargetMismatch
+from penstock.pipelines import running
+from penstock.pipelines.running import run_aggregates
+from support.capturing import capture_config
+from support.database import Database
+from support.logs import begin_log
+from support.targets import declared, with_tables
+
+
+def no_target(database: Database) -> dict[str, Any]:
+    database.run("DROP TABLE stats")
+    return {}
+
+
+def no_source(database: Database) -> dict[str, Any]:
+    database.run("DROP TABLE notifications")
+    return {}
+
+
+def not_set_up(database: Database) -> dict[str, Any]:
+    database.run("DROP SCHEMA penstock CASCADE")
+    return {}
+
+
+def away(_: Database) -> dict[str, Any]:
+    return {"target_dsn": "host=127.0.0.1 port=1"}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error"),
+    [
+        (no_target, TargetMismatch),
+        (not_set_up, TargetMismatch),
+        (no_source, SchemaMismatch),
+        (away, SourceUnavailable),
+    ],
+)
+def test_spark_is_not_started_in_vain(
+    database18: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Callable[[Database], dict[str, Any]],
+    error: type[PenstockError],
+) -> None:  # M7.3
+    database18.run("CREATE TABLE notifications (id int, service text, status text)")
+    with_tables(
+        database18,
+        "CREATE TABLE stats (service text, status text, count int NOT NULL DEFAULT 0,"
+        " UNIQUE NULLS NOT DISTINCT (service, status))",
+    )
+    begin_log(database18, tmp_path, database18.wal_position())
+    config = capture_config(database18.dsn(), tmp_path, tables=["notifications"])
+    aggregates = (declared(**trouble(database18)),)
+    monkeypatch.setattr(running, "job_session", None)
+    with pytest.raises(error):
+        run_aggregates(config.model_copy(update={"aggregate": aggregates}))
