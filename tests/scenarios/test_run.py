@@ -113,6 +113,8 @@ def test_every_process_is_killed_in_turn_and_together(
         run.all_gone()
     assert "Traceback" not in run.all_said()
     assert "does not end" not in run.all_said()
+    # What those that were killed have left was removed by those after them.
+    assert list(scratch.iterdir()) == []
 
 
 @contextmanager

@@ -8,7 +8,6 @@ the tables.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.failures import translated
 from penstock.run.part import AGGREGATES, CAPTURE
 from penstock.run.supervisor import Supervisor
+from penstock.scratch import scratch_folder
 from penstock.sections import Dsn
 from penstock.words import counted
 
@@ -59,7 +59,7 @@ def run_demo(console: Console, *, seconds: float, rate: int) -> bool:
     An interrupt is raised only where it is heeded: what was started by then is known and ended.
     """
     with Interrupts() as interrupts, ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+        directory = stack.enter_context(scratch_folder())
         console.print(f"1. Starting PostgreSQL 18, and {_ROWS:,} notifications in it")
         server = EmbeddedPostgres(18)
         stack.callback(server.close)

@@ -6,14 +6,12 @@ is the truth: each start begins at the one furthest behind, with a checkpoint th
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +39,7 @@ from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
 from penstock.postgres.tables import read_tables
+from penstock.scratch import scratch_folder
 from penstock.spark.deltas import PenstockDeltas, as_option
 from penstock.spark.errors import failed, original
 from penstock.spark.session import SparkFailed
@@ -227,14 +226,14 @@ class Job:
             (writer.applied_lsn for writer in followed), default=self._log.end().lsn
         )
         _LOG.info("following", log=str(self._config.log.path), start=str(start))
-        with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as scratch:
+        with scratch_folder() as scratch:
             query = (
                 computed(
                     self._deltas(self._spark.readStream, self._bound, startingPosition=str(start)),
                     self._bound,
                 )
                 .writeStream.foreachBatch(self._apply)
-                .option("checkpointLocation", str(Path(scratch) / "checkpoint"))
+                .option("checkpointLocation", str(scratch / "checkpoint"))
                 .options(**_ASYNC)
                 .start()
             )

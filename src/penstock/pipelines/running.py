@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.config import Config
 from penstock.interrupts import Interrupts
 from penstock.pipelines.job import Job, require_ready
+from penstock.scratch import scratch_folder
 from penstock.spark.session import throwaway_session
 
 _LOG = structlog.get_logger()
@@ -27,7 +27,7 @@ def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
         with Interrupts() as interrupts, ExitStack() as stack:
             with interrupts.heeded():
                 require_ready(config)
-            directory = stack.enter_context(_directory())
+            directory = stack.enter_context(scratch_folder())
             spark = stack.enter_context(job_session(directory / "spark", interrupts, master=master))
             _LOG.info("spark started", master=master)
             job = Job(config, spark)
@@ -63,7 +63,7 @@ def job_session(
 def spark_when_needed(name: str) -> Iterator[Callable[[], SparkSession]]:
     """A session that is started when it is asked for the first time."""
     with Interrupts() as interrupts, ExitStack() as stack:
-        directory = stack.enter_context(_directory())
+        directory = stack.enter_context(scratch_folder())
         sessions: list[SparkSession] = []
 
         def session() -> SparkSession:
@@ -74,9 +74,3 @@ def spark_when_needed(name: str) -> Iterator[Callable[[], SparkSession]]:
 
         with interrupts.heeded():
             yield session
-
-
-@contextmanager
-def _directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as name:
-        yield Path(name)

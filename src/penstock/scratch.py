@@ -1,0 +1,49 @@
+"""Folders for what is thrown away. Shared word: imports nothing local.
+
+A process that is killed leaves its folder. Each is locked for as long as its process lives, so that
+the next one knows which were left, and removes them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# Short, for the names of sockets in it are limited.
+_PREFIX, _NEW = "penstock-tmp-", "penstock-new-"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A new folder, which is gone afterwards."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # Not if it is in use, or another user's.
+        with suppress(OSError), _open(left) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(prefix=_NEW))
+    with _open(new) as descriptor:
+        # Where folders cannot be locked, nobody else removes it.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Only now, for one that is not locked is taken for left.
+        folder = new.rename(new.with_name(new.name.replace(_NEW, _PREFIX, 1)))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _open(folder: Path) -> Iterator[int]:
+    """Its lock ends with the descriptor, which no process that we start inherits."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,43 @@
+"""What a process that was killed has left is removed, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from penstock.scratch import scratch_folder
+
+KILLED = """
+import os, signal
+from penstock.scratch import scratch_folder
+with scratch_folder() as folder:
+    (folder / "file").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_it_is_gone_afterwards(place: Path) -> None:
+    with scratch_folder() as folder:
+        assert list(place.iterdir()) == [folder]
+        (folder / "inside").mkdir()
+    assert list(place.iterdir()) == []
+
+
+def test_the_next_one_removes_what_was_left_and_not_what_is_in_use(place: Path) -> None:
+    with scratch_folder() as first:
+        subprocess.run([sys.executable, "-c", KILLED], check=False)
+        (left,) = (each for each in place.iterdir() if each != first)
+        assert (left / "file").exists()
+        with scratch_folder() as second:
+            assert set(place.iterdir()) == {first, second}
