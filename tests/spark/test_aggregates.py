@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from penstock.errors import (
     ComputationFailed,
@@ -16,6 +17,7 @@ from penstock.errors import (
     ProgressGap,
     TableTruncated,
 )
+from penstock.pipelines import job as jobs
 from penstock.pipelines import truth
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
@@ -84,15 +86,33 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
 
 
 def test_positions_follow_the_log_although_the_tables_rest(
-    prepared: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M3.8
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M3.8, M7.1
     config = notify_config(prepared, tmp_path / "log", PLAIN)
     prepared.run("CREATE TABLE unpublished (id int)")
-    with captured(config), job(config, spark) as running:
-        caught_up(prepared, running)
-        prepared.run("INSERT INTO unpublished SELECT generate_series(1, 1000)")
-        caught_up(prepared, running)
-        assert prepared.value("SELECT changes FROM penstock.progress") == 0
+    with captured(config) as capture:
+
+        def write(self: Job, result: Any) -> None:
+            capture.said.append({"event": "batch"})
+            as_it_is(self, result)
+
+        as_it_is = Job._write
+        monkeypatch.setattr(Job, "_write", write)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            prepared.run("INSERT INTO unpublished SELECT generate_series(1, 1000)")
+            caught_up(prepared, running)
+            assert prepared.value("SELECT changes FROM penstock.progress") == 0
+        # Not before: what Spark starts for the first one takes it many seconds.
+        told = [each for each in capture.said if each["event"] == "batch" or "log" in each]
+        assert [each["event"] for each in told][:2] == ["batch", "following"]
+    # Nothing comes any more, and one that is seeded begins where the log ends.
+    prepared.run("UPDATE penstock.progress SET state = 'seeding'")
+    monkeypatch.setattr(jobs, "_IDLE_S", 0.0)
+    with capture_logs() as said, job(config, spark):
+        eventually(
+            lambda: {"following", "seeded"} <= {each["event"] for each in said}, "it follows"
+        )
 
 
 def test_an_aggregate_is_reset_and_another_added_while_the_job_runs_on(

@@ -53,6 +53,8 @@ _ASYNC = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 _LOOK_EVERY_S = 0.5
+# If nothing has come by then, the source is idle.
+_IDLE_S = 10.0
 _AWAY_LOOK_S = 0.1
 _FEW_SHARES = 3
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
@@ -122,8 +124,9 @@ class Job:
         self._failure: Exception | None = None
         self._writers: list[Writer] = []
         self._bound: list[Bound] = []
-        # The end of the last batch.
-        self._reached = Lsn(0)
+        # Where it began, and the end of the last batch.
+        self._start = self._reached = Lsn(0)
+        self._follows = False
         self._has_applied = False
 
     def stop(self) -> None:
@@ -135,6 +138,7 @@ class Job:
             self._prepare(stack)
             stack.enter_context(self._seeding())
             query = stack.enter_context(self._following())
+            idle_at = time.monotonic() + _IDLE_S
             while not self._stopping.wait(_LOOK_EVERY_S):
                 try:
                     self._check(query)
@@ -142,6 +146,8 @@ class Job:
                     # Now, for a seeding that is under way is waited for.
                     _LOG.error("stopping", reason=str(error))
                     raise
+                if time.monotonic() > idle_at and self._log.end().lsn <= self._reached:
+                    self._tell_following()
 
     def _prepare(self, stack: ExitStack) -> None:
         for name, value in _SETTINGS.items():
@@ -222,14 +228,14 @@ class Job:
         self._spark.dataSource.register(PenstockDeltas)
         # Those that are seeded come in where their snapshot was taken, those away where they are.
         followed = [w for w in self._writers if not w.needs_seed and not w.away]
-        start = self._reached = min(
+        self._start = self._reached = min(
             (writer.applied_lsn for writer in followed), default=self._log.end().lsn
         )
-        _LOG.info("following", log=str(self._config.log.path), start=str(start))
         with scratch_folder() as scratch:
+            start = str(self._start)
             query = (
                 computed(
-                    self._deltas(self._spark.readStream, self._bound, startingPosition=str(start)),
+                    self._deltas(self._spark.readStream, self._bound, startingPosition=start),
                     self._bound,
                 )
                 .writeStream.foreachBatch(self._apply)
@@ -243,6 +249,12 @@ class Job:
                 self._stopping.set()
                 with suppress(Exception):  # it may be gone with its JVM
                     query.stop()
+
+    def _tell_following(self) -> None:
+        """When the first batch is there: Spark starts so much for it that it takes many seconds."""
+        if not self._follows:
+            self._follows = True
+            _LOG.info("following", log=str(self._config.log.path), start=str(self._start))
 
     def _deltas(self, reader: Any, bound: Sequence[Bound], **options: str) -> DataFrame:
         wanted = WantedDeltas(tuple(each.summed for each in bound))
@@ -279,6 +291,7 @@ class Job:
             rows.unpersist()
 
     def _write(self, result: _Result) -> None:
+        self._tell_following()
         covered = Covered(self._log_id, *covered_by(result.here))
         self._reached = covered.end
         left = list(range(len(self._writers)))
