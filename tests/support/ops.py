@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -28,20 +24,6 @@ def config_for(database: Database, *tables: Any, **source: Any) -> Config:
     return Config.model_validate(
         {"source": {"dsn": database.dsn(), "tables": tables or ["orders"], **source}}
     )
-
-
-def penstock(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run the installed command; it must never show a traceback."""
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "penstock"), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environ},
-        timeout=60,
-    )
-    assert "Traceback" not in done.stdout + done.stderr
-    return done
 
 
 @contextmanager

@@ -23,9 +23,6 @@ from penstock.terminal import _GIVEN, as_given
     ],
 )
 def test_commands_in_advice_get_the_configuration_that_was_given(advice: str, said: str) -> None:
-    token = _GIVEN.set(Path("a b"))
-    try:
-        assert as_given(advice) == said
-    finally:
-        _GIVEN.reset(token)
-    assert as_given(advice) == advice
+    for given, expected in ((Path("a b"), said), (None, advice)):
+        _GIVEN.set(given)
+        assert as_given(advice) == expected

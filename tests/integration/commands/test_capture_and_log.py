@@ -18,8 +18,8 @@ import pytest
 from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.lsn import Lsn
+from support.commands import penstock
 from support.database import Database
-from support.ops import penstock
 from support.replication import streamed
 from support.waiting import eventually
 

@@ -34,8 +34,9 @@ from penstock.ops.doctor import diagnose
 from penstock.ops.setup import setup
 from penstock.postgres import catalog
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
+from support.commands import penstock
 from support.database import Database
-from support.ops import on_18, penstock, replica_identities, slots
+from support.ops import on_18, replica_identities, slots
 
 SECRET = "s3cret-of-init"
 

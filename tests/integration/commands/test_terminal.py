@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from penstock import cli, cli_shows
 from penstock.bench.report import Report
-from support.ops import penstock
 
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
 
@@ -31,16 +30,16 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_version_is_told() -> None:
-    done = penstock("--version")
+    done = run("--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"penstock {importlib.metadata.version('penstock')}\n"
 
 
 def test_marks_that_the_encoding_lacks_are_replaced(file: Path) -> None:
-    done = penstock("doctor", "--config", str(file), PYTHONIOENCODING="ascii")
+    done = run("doctor", "--config", str(file), PYTHONIOENCODING="ascii")
     assert done.returncode == 2
     assert "? error" in done.stdout
-    as_json = penstock("doctor", "--json", "--config", str(file), PYTHONIOENCODING="ascii")
+    as_json = run("doctor", "--json", "--config", str(file), PYTHONIOENCODING="ascii")
     assert "\u00e4" in json.dumps(json.loads(as_json.stdout), ensure_ascii=False)
 
 
@@ -68,13 +67,17 @@ def test_an_output_without_room_is_an_error(file: Path, flags: tuple[str, ...]) 
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
 
 
-def run(*arguments: str, stdout: int) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, stdout: int = subprocess.PIPE, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """The command as it is installed."""
     return subprocess.run(
         [PENSTOCK, *arguments],
         check=False,
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **environ},
         timeout=60,
     )
 

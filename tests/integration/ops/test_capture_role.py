@@ -20,8 +20,9 @@ from penstock.ops.doctor import diagnose
 from penstock.ops.setup import connect_for_setup, setup
 from penstock.ops.teardown import teardown
 from penstock.postgres.embedded import EmbeddedPostgres
+from support.commands import penstock
 from support.database import Database
-from support.ops import config_for, penstock, slots
+from support.ops import config_for, slots
 
 
 @pytest.fixture

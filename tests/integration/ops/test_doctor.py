@@ -19,8 +19,9 @@ from penstock.ops.findings import Finding, exit_code
 from penstock.ops.setup import setup
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.slots import check_slot, read_slot
+from support.commands import penstock
 from support.database import Database
-from support.ops import config_for, on_18, penstock, reader, slots
+from support.ops import config_for, on_18, reader, slots
 
 
 def found(database: Database, *tables: Any, **source: Any) -> dict[tuple[str, str], Finding]:

@@ -44,8 +44,9 @@ from penstock.ops.teardown import teardown
 from penstock.postgres import waiting
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.waiting import Blocker
+from support.commands import penstock
 from support.database import Database
-from support.ops import QUICK, config_for, on_18, penstock, replica_identities, slots
+from support.ops import QUICK, config_for, on_18, replica_identities, slots
 from support.waiting import eventually
 
 TABLES = """

@@ -27,8 +27,9 @@ from penstock.pipelines.target_tables import read_targets
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.tables import read_tables
 from support.aggregates import NOTES, bad, config_with, declared, findings
+from support.commands import penstock
 from support.database import Database
-from support.ops import on_18, penstock, slots
+from support.ops import on_18, slots
 
 ALL = {
     "service_id": "service_id",

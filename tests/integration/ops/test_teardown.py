@@ -10,8 +10,9 @@ import pytest
 from penstock.errors import SlotInUse, SlotOtherDatabase
 from penstock.ops.setup import setup
 from penstock.ops.teardown import teardown
+from support.commands import penstock
 from support.database import Database
-from support.ops import config_for, on_18, penstock, reader, replica_identities, slots
+from support.ops import config_for, on_18, reader, replica_identities, slots
 
 
 @pytest.fixture
