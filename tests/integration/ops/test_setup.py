@@ -42,7 +42,7 @@ from penstock.ops.setup import Patience, Runner, Session, setup
 from penstock.ops.steps import SOURCE, Plan, Step
 from penstock.ops.teardown import teardown
 from penstock.postgres import waiting
-from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from penstock.postgres.waiting import Blocker
 from support.commands import penstock
 from support.database import Database
@@ -364,7 +364,15 @@ def creating(database: Database) -> bool:
     return bool(count)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+# After SIGKILL it is for the server to notice, and each version may do so differently.
+@pytest.mark.parametrize(
+    ("server", "number"),
+    [
+        *((version, signal.SIGKILL) for version in SUPPORTED_VERSIONS),
+        *((18, number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
+    ],
+    indirect=["server"],
+)
 def test_a_set_up_that_is_ended_while_it_waits_leaves_no_slot_for_later(
     database: Database, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from penstock.bench.freshness import bench_freshness
-from penstock.bench.pipeline import bench_pipeline
+from contextlib import nullcontext
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.bench import freshness, pipeline, seed
 from penstock.bench.report import Report
-from penstock.bench.seed import bench_seed
 
 
 def quietly(_line: str) -> None:
     """Progress is for people."""
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of all tests: each would start its own, which takes longer than all the rest."""
+
+    def shared(*_: object, **__: object) -> nullcontext[SparkSession]:
+        return nullcontext(spark)
+
+    monkeypatch.setattr(freshness, "job_session", shared)
+    monkeypatch.setattr(pipeline, "job_session", shared)
+    monkeypatch.setattr(seed, "throwaway_session", shared)
 
 
 def goals(report: Report) -> dict[str, float | None]:
@@ -17,7 +32,7 @@ def goals(report: Report) -> dict[str, float | None]:
 
 
 def test_a_backlog_is_counted_beside_both_peers() -> None:
-    report = bench_pipeline(quietly, changes=2_000, repeats=1, warm_up_s=1)
+    report = pipeline.bench_pipeline(quietly, changes=2_000, repeats=1, warm_up_s=1)
     assert goals(report) == {
         "rate ratio to pg_recvlogical": 0.8,
         "rate ratio to polling": 2.0,
@@ -29,7 +44,7 @@ def test_a_backlog_is_counted_beside_both_peers() -> None:
 
 
 def test_every_probe_of_freshness_is_seen() -> None:
-    report = bench_freshness(quietly, rate=200, warm_up_s=2, seconds=2)
+    report = freshness.bench_freshness(quietly, rate=200, warm_up_s=2, seconds=2)
     found = {figure.name: figure for figure in report.figures}
     assert (found["p50"].goal, found["p99"].goal) == (200, 600)
     assert 0 < found["p50"].value <= found["p99"].value <= found["longest"].value
@@ -39,7 +54,7 @@ def test_every_probe_of_freshness_is_seen() -> None:
 
 
 def test_seeding_is_compared_for_columns_and_for_expressions() -> None:
-    report = bench_seed(quietly, rows=5_000, repeats=1)
+    report = seed.bench_seed(quietly, rows=5_000, repeats=1)
     assert goals(report) == {
         "plain columns to GROUP BY": 1.5,
         "expressions to COPY": 1.5,
