@@ -142,7 +142,7 @@ def _progress(
     if found is None:
         what = "it has not begun yet"
         why = "It begins with the rows that are there." if aggregate.seed else ""
-        yield Finding("aggregate_progress", "info", subject, what, why, "Run `penstock aggregate`")
+        yield Finding("aggregate_progress", "info", subject, what, why, "Run `penstock run`")
         return
     if found.fingerprint != aggregate.fingerprint:
         what = "its declaration is another than the one that its targets were counted by"
