@@ -22,10 +22,11 @@ _PREFIX, _NEW = "penstock-tmp-", "penstock-new-"
 def scratch_folder() -> Iterator[Path]:
     """A new folder, which is gone afterwards."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Not if it is in use, or another user's.
         with suppress(OSError), _open(left) as descriptor:
+            # Not if it is in use, or another user's, which root could remove.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                shutil.rmtree(left, ignore_errors=True)
     new = Path(tempfile.mkdtemp(prefix=_NEW))
     with _open(new) as descriptor:
         # Where folders cannot be locked, nobody else removes it.
@@ -42,7 +43,8 @@ def scratch_folder() -> Iterator[Path]:
 @contextmanager
 def _open(folder: Path) -> Iterator[int]:
     """Its lock ends with the descriptor, which no process that we start inherits."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    # Anybody may have put anything of that name into a folder for all.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield descriptor
     finally:

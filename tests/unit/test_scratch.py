@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,3 +42,21 @@ def test_the_next_one_removes_what_was_left_and_not_what_is_in_use(place: Path) 
         assert (left / "file").exists()
         with scratch_folder() as second:
             assert set(place.iterdir()) == {first, second}
+
+
+def test_what_is_no_folder_of_ours_is_let_be(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(place / "penstock-tmp-fifo")
+    (place / "penstock-tmp-file").touch()
+    (place / "kept").mkdir()
+    (place / "penstock-tmp-link").symlink_to(place / "kept")
+    theirs = place / "penstock-tmp-theirs"
+    theirs.mkdir()
+    before = set(place.iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: theirs.stat().st_uid + 1)
+        with scratch_folder():
+            pass
+    assert set(place.iterdir()) == before
+    with scratch_folder():
+        pass
+    assert set(place.iterdir()) == before - {theirs}

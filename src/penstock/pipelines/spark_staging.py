@@ -8,7 +8,6 @@ process of its own.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from penstock.pipelines.grouping import batch_of
 from penstock.pipelines.staging import Staged, put
 from penstock.postgres.connect import connect, portable
 from penstock.postgres.failures import translated
+from penstock.scratch import scratch_folder
 from penstock.sections import Dsn
 from penstock.spark.errors import computing, said_once
 
@@ -91,8 +91,8 @@ def stage(rows: DataFrame, bound: Bound, ordinal: int, dsn: Dsn) -> Staged:
             return _Writer(conninfo, origin, bound, ordinal, self.options["told"])
 
     rows.sparkSession.dataSource.register(Staging)
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
-        told = Path(directory) / "parts"
+    with scratch_folder() as directory:
+        told = directory / "parts"
         with computing():
             rows.write.format(_FORMAT).mode("append").option("told", str(told)).save()
         parts = json.loads(told.read_text())
