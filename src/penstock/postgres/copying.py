@@ -11,13 +11,15 @@ import psycopg
 from psycopg import pq
 
 _BLOCK = 2**20
+# TLS may hold bytes that the socket no longer shows.
+_LOOK_EVERY_MS = 100
 
 
 def copied_blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
     """For use inside `cursor.copy`. Each block ends with a row; errors are psycopg's."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
-    size, idle = 1, False
+    size = 1
     while size >= 0:
         rows, gathered = [], 0
         while gathered < _BLOCK:
@@ -29,11 +31,8 @@ def copied_blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         if rows:
             yield b"".join(rows)
         if size == 0:
-            # Not at once: TLS may hold bytes that the socket no longer shows.
-            if idle:
-                poll.poll()
+            poll.poll(_LOOK_EVERY_MS)
             pgconn.consume_input()
-            idle = not rows
     _finish(pgconn)
 
 

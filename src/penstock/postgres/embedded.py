@@ -44,7 +44,11 @@ _NOBODY = 65534
 # What an interrupted program may still take: `initdb` and a start need less than a second.
 _GRACE_S = 3.0
 # Waits until its input ends: when we do, however that comes. Arguments: the home, how to stop.
-_GUARD = 'read -r nothing; home=$1; shift; "$@"; rm -rf "$home"'
+# More than once, for what was being started goes on for a moment, and writes there.
+_GUARD = """
+read -r nothing; home=$1; shift
+for _ in 1 2 3 4 5 6 7 8 9; do "$@"; rm -rf "$home"; sleep 1; [ -e "$home" ] || exit; done
+"""
 # Enough for a test or a demo on a laptop; `settings` overrides any of it.
 _DEFAULT_SETTINGS: Mapping[str, str | int] = {
     "wal_level": "logical",

@@ -16,7 +16,9 @@ import pytest
 from penstock.errors import ConnectionLost, SourceUnavailable
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres import connection as connection_module
+from penstock.postgres.connect import connect
 from penstock.postgres.connection import ReplicationConnection
+from penstock.postgres.copying import copied_blocks
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
 from penstock.postgres.envelope import Keepalive, StatusUpdate
 from penstock.postgres.messages import (
@@ -292,6 +294,10 @@ def test_replication_works_over_tls(tmp_path: Path) -> None:
             mirror.must_equal(database)
             assert running.connections == 1
             assert running.stop() < 0.5
+        # Rows that are larger than what is read at once.
+        copy = b"COPY (SELECT repeat('x', 100000) FROM generate_series(1, 300)) TO STDOUT"
+        with connect(dsn) as reading, reading.cursor() as cursor, cursor.copy(copy):
+            assert sum(map(len, copied_blocks(reading.pgconn))) == 300 * 100_001
 
 
 def make_certificate(data_dir: Path) -> None:

@@ -138,11 +138,13 @@ def test_an_interrupted_start_leaves_nothing_behind(after_s: float, tmp_path: Pa
     assert processes_with(str(tmp_path)) == []
 
 
-def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after_s", [0.1, 0.4, 5.0])
+def test_nothing_is_left_of_a_process_that_is_killed(after_s: float, tmp_path: Path) -> None:
     script = (
-        "import os, signal; from penstock.postgres.embedded import EmbeddedPostgres\n"
-        "with EmbeddedPostgres():\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, threading; from penstock.postgres.embedded import EmbeddedPostgres\n"
+        "def kill(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"threading.Timer({after_s}, kill).start()\n"
+        "with EmbeddedPostgres(): kill()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
