@@ -68,9 +68,10 @@ def usable(aggregate: str) -> Iterator[None]:
 
 def unusable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
     what, said = type(error).__name__, error.diag.message_primary
-    # The server's text may quote values, but not where it speaks of tables and privileges; and
-    # where there is a context, a function of the user's speaks.
-    if said and (error.sqlstate or "").startswith("42") and error.diag.context is None:
+    # The server's text may quote values: not while it only reads a statement, or where it refuses
+    # a privilege, unless a function of the user's says so.
+    refused = error.sqlstate == "42501" and error.diag.context is None
+    if said and (refused or error.diag.statement_position is not None):
         what += f": {said}"
     return TargetUnavailable(
         f"the target of aggregate {aggregate} cannot be used: {what}",
