@@ -14,6 +14,7 @@ from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
 from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
+from penstock.words import visible
 
 Names = Annotated[list[str] | None, typer.Argument(help="Which aggregates.", show_default="all")]
 
@@ -95,7 +96,7 @@ def verify(
 
 
 def _waiting(what: str) -> None:
-    stderr.print(f"  waiting for {what}", markup=False)
+    stderr.print(f"  waiting for {visible(what)}", markup=False)
 
 
 def _show(result: object) -> None:

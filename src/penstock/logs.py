@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 from penstock.errors import PenstockError
+from penstock.terminal import as_given
 
 
 def configure_logs(level: int = logging.INFO, *, as_json: bool = False) -> None:
@@ -17,6 +19,7 @@ def configure_logs(level: int = logging.INFO, *, as_json: bool = False) -> None:
     As JSON it has no time: who reads it has a clock.
     """
     for_people: list[Processor] = [
+        _with_configuration,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
     ]
@@ -29,6 +32,13 @@ def configure_logs(level: int = logging.INFO, *, as_json: bool = False) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _with_configuration(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """What a part advises is for who started it all, and named the file."""
+    if "remedy" in event:
+        event["remedy"] = as_given(event["remedy"])
+    return event
 
 
 def log_failure(error: PenstockError) -> None:

@@ -17,7 +17,6 @@ from penstock.errors import (
     ProgressGap,
     TableTruncated,
 )
-from penstock.pipelines import job as jobs
 from penstock.pipelines import truth
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
@@ -108,7 +107,6 @@ def test_positions_follow_the_log_although_the_tables_rest(
         assert [each["event"] for each in told][:2] == ["batch", "following"]
     # Nothing comes any more, and one that is seeded begins where the log ends.
     prepared.run("UPDATE penstock.progress SET state = 'seeding'")
-    monkeypatch.setattr(jobs, "_IDLE_S", 0.0)
     with capture_logs() as said, job(config, spark):
         eventually(
             lambda: {"following", "seeded"} <= {each["event"] for each in said}, "it follows"

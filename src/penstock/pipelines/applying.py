@@ -79,7 +79,7 @@ def apply(
 ) -> Applied:
     """Apply what the targets do not have yet; afterwards they are at the batch's end.
 
-    `read_again` may take the beginning of a long range only: it says where that ends.
+    Or before it: `read_again` may take the beginning of a long range only, and says where it ends.
     """
     with connection.transaction():
         seen = read_progress(connection, aggregate.name)

@@ -53,8 +53,6 @@ _ASYNC = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 _LOOK_EVERY_S = 0.5
-# If nothing has come by then, the source is idle.
-_IDLE_S = 10.0
 _AWAY_LOOK_S = 0.1
 _FEW_SHARES = 3
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
@@ -138,7 +136,6 @@ class Job:
             self._prepare(stack)
             stack.enter_context(self._seeding())
             query = stack.enter_context(self._following())
-            idle_at = time.monotonic() + _IDLE_S
             while not self._stopping.wait(_LOOK_EVERY_S):
                 try:
                     self._check(query)
@@ -146,8 +143,6 @@ class Job:
                     # Now, for a seeding that is under way is waited for.
                     _LOG.error("stopping", reason=str(error))
                     raise
-                if time.monotonic() > idle_at and self._log.end().lsn <= self._reached:
-                    self._tell_following()
 
     def _prepare(self, stack: ExitStack) -> None:
         for name, value in _SETTINGS.items():
@@ -251,7 +246,9 @@ class Job:
                     query.stop()
 
     def _tell_following(self) -> None:
-        """When the first batch is there: Spark starts so much for it that it takes many seconds."""
+        """When the first batch is there, which is an empty one if nothing has come: Spark starts so
+        much for it that it takes many seconds.
+        """
         if not self._follows:
             self._follows = True
             _LOG.info("following", log=str(self._config.log.path), start=str(self._start))

@@ -15,7 +15,6 @@ from penstock.pipelines.target_facts import (
     read_target_tables,
 )
 from penstock.pipelines.targets import Tables, Target, targets_of
-from penstock.postgres.failures import translated
 
 
 def ready_targets(
@@ -29,8 +28,7 @@ def ready_targets(
     check_target_version(connection.info.server_version)
     targets = targets_of(aggregate)
     wanted = (*BOOKKEEPING, *(target.table for target in targets))
-    with translated("read the target's catalog"):
-        found = read_target_tables(connection, wanted)
+    found = read_target_tables(connection, wanted)
     for name in wanted:
         if name not in found:
             what = "the table" if name.schema == SCHEMA else "target"

@@ -39,6 +39,7 @@ from penstock.pipelines.sums import arrays, rolled_up
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, true_sums
 from penstock.postgres.connect import connect
+from penstock.postgres.failures import translated
 from penstock.postgres.slots import read_slot
 from penstock.postgres.snapshots import Snapshot, snapshot
 from penstock.postgres.tables import read_tables
@@ -48,8 +49,8 @@ _HOLDING = "verify-"
 _LONGEST = timedelta(days=1)
 # Capture is milliseconds behind the server, if it runs.
 _CATCH_UP_S = 30.0
-# It may be connecting again.
-_RECONNECT_S = 5.0
+# It may be connecting again: its longest pause, and a connection.
+_RECONNECT_S = 12.0
 # On an idle database the log may be some seconds behind: who waits longer is told for what.
 _QUIET_S = 3.0
 _LOOK_EVERY_S = 0.02
@@ -137,9 +138,12 @@ def verify(
         if repair:
             # One at a time: what two have found would be added twice.
             wait_for_lock(target, "repair", aggregate.name)
-        with snapshot(
-            config.source.conninfo, on_wait=lambda who: on_wait("; ".join(map(str, who)))
-        ) as source:
+        with (
+            snapshot(
+                config.source.conninfo, on_wait=lambda who: on_wait("; ".join(map(str, who)))
+            ) as source,
+            translated(f"read the tables of aggregate {aggregate.name}"),
+        ):
             _require_capture(source, config.source.slot, log, on_wait)
             sources = read_tables(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types_of(sources), source.lsn)

@@ -78,7 +78,7 @@ class Writer(Closing):
 
     def check(self) -> None:
         """Raises what would keep it from being claimed until a person mends it; changes nothing."""
-        with self._at_first(), connect(self.dsn) as connection:
+        with self._at_first(), self._connect() as connection:
             ready_targets(connection, self.config, self._tables)
             progress = read_progress(connection, self.name)
             if progress is not None and progress.state != "seeding":
@@ -149,7 +149,7 @@ class Writer(Closing):
     def _connected(self) -> tuple[psycopg.Connection[Any], Aggregate]:
         connection = self._connection
         if connection is None or connection.closed or connection.broken:
-            connection = connect(self.dsn, options=f"-c lock_timeout={_WAIT_S * 1000:.0f}")
+            connection = self._connect()
             with _closed_if_it_fails(connection):
                 if self._aggregate is None:
                     self._aggregate = self._claimed(connection)
@@ -158,6 +158,9 @@ class Writer(Closing):
             self._connection = connection
         assert self._aggregate is not None  # noqa: S101 - a connection is kept when it is claimed
         return connection, self._aggregate
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return connect(self.dsn, options=f"-c lock_timeout={_WAIT_S * 1000:.0f}")
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from penstock.config import Config
 from penstock.errors import PenstockError, SchemaMismatch, SourceUnavailable, TargetMismatch
 from penstock.pipelines import running
 from penstock.pipelines.running import run_aggregates
@@ -36,6 +37,14 @@ def away(_: Database) -> dict[str, Any]:
     return {"target_dsn": "host=127.0.0.1 port=1"}
 
 
+class Started(Exception):
+    """Spark would be started now."""
+
+
+def started(*_: object, **__: object) -> NoReturn:
+    raise Started
+
+
 @pytest.mark.parametrize(
     ("trouble", "error"),
     [
@@ -47,11 +56,28 @@ def away(_: Database) -> dict[str, Any]:
 )
 def test_spark_is_not_started_in_vain(
     database18: Database,
-    tmp_path: Path,
+    config: Config,
     monkeypatch: pytest.MonkeyPatch,
     trouble: Callable[[Database], dict[str, Any]],
     error: type[PenstockError],
 ) -> None:  # M7.3
+    monkeypatch.setattr(running, "job_session", started)
+    declarations = (declared(**trouble(database18)),)
+    with pytest.raises(error):
+        run_aggregates(config.model_copy(update={"aggregate": declarations}))
+
+
+def test_one_of_two_targets_is_enough_to_begin(
+    database18: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    monkeypatch.setattr(running, "job_session", started)
+    both = declared(), declared(name="others", **away(database18))
+    with pytest.raises(Started):
+        run_aggregates(config.model_copy(update={"aggregate": both}))
+
+
+@pytest.fixture
+def config(database18: Database, tmp_path: Path) -> Config:
     database18.run("CREATE TABLE notifications (id int, service text, status text)")
     with_tables(
         database18,
@@ -59,8 +85,4 @@ def test_spark_is_not_started_in_vain(
         " UNIQUE NULLS NOT DISTINCT (service, status))",
     )
     begin_log(database18, tmp_path, database18.wal_position())
-    config = capture_config(database18.dsn(), tmp_path, tables=["notifications"])
-    aggregates = (declared(**trouble(database18)),)
-    monkeypatch.setattr(running, "job_session", None)
-    with pytest.raises(error):
-        run_aggregates(config.model_copy(update={"aggregate": aggregates}))
+    return capture_config(database18.dsn(), tmp_path, tables=["notifications"])

@@ -211,6 +211,14 @@ def test_what_will_not_pass_is_a_named_error(job: Job) -> None:  # M5.3, M7.3
             job.apply(writer, 0, {A: 1})
         job.database.run("DROP TRIGGER refuse ON stats")
         job.apply(writer, 0, {A: 1})
+    # So may the server, when it makes a name of a value.
+    job.database.run("ALTER TABLE stats ALTER status TYPE regclass USING NULL")
+    with (
+        job.writer() as writer,
+        pytest.raises(TargetUnavailable, match=r"used: UndefinedTable\. Run"),
+    ):
+        job.apply(writer, 1, {("s", "secret"): 1})
+    job.database.run("ALTER TABLE stats ALTER status TYPE text")
     # Before Spark is started, and also if it changes until it has.
     for begin in (Writer.check, Writer.__enter__):
         with pytest.raises(NotSeeded, match="declared differently"):
@@ -327,6 +335,22 @@ def test_a_target_that_somebody_has_locked_is_left_alone_after_a_while(
         assert job.apply(writer, 0, {A: 1}) is None
         other.rollback()
         assert job.applied(writer, 0, {A: 1}) == Applied("apply", changes=1)
+
+
+@on_18
+@pytest.mark.parametrize("table", ["stats", "penstock.progress"])
+def test_nor_is_it_waited_for_at_the_start(
+    job: Job, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:  # M5.3
+    monkeypatch.setattr(writing, "_WAIT_S", 0.2)
+    with job.database.connect(autocommit=False) as other:
+        other.execute(f"LOCK TABLE {table}".encode())
+        writer = job.writer()
+        writer.check()
+        with job.writer() as claimed:
+            assert claimed.away
+        if table != "stats":  # of a target only the catalog is read
+            assert writer.away
 
 
 @on_18
