@@ -39,6 +39,7 @@ from penstock.postgres.messages import (
 )
 from support.counting import Totals, counted, totals_of
 from support.pgoutput_encoder import encode
+from support.repeats import repeats
 from support.rows import random_change, random_table, run_of
 
 INTEGER, BIGINT, SMALLINT = (ValueType(k) for k in (Kind.INTEGER, Kind.BIGINT, Kind.SMALLINT))
@@ -393,7 +394,7 @@ def random_wanted(chance: random.Random, relation: Relation) -> Summed:
                                 aliases=aliases, after_lsn=99_999),), keys, sums)  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(150, soak=400), deadline=None)
 @given(st.integers(0, 2**32))
 def test_it_is_equal_to_counting_one_by_one(seed: int) -> None:  # M4.5, M4.6
     chance = random.Random(seed)
