@@ -302,6 +302,30 @@ def test_a_long_range_that_was_missed_is_read_in_portions(job: Job) -> None:  # 
 
 
 @on_18
+def test_between_two_portions_it_may_be_reset_or_started_again(job: Job) -> None:  # M5.3, M5.5
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        job.kill(writer)
+        assert job.apply(writer, 1, {A: 1}) is None
+        writer._try_at = 0.0
+        job.apply(writer, 5, {A: 2}, at_once=20)
+        assert writer.is_behind
+        # It is seeded anew, up to another position.
+        job.database.run("UPDATE penstock.progress SET state = 'seeding'")
+        assert job.apply(writer, 5, {A: 9}, at_once=20) == Applied("wait")
+        assert (writer.needs_seed, writer.is_behind) == (True, False)
+        seeded = Lsn(job.start + 25)
+        job.database.run(f"UPDATE penstock.progress SET state = 'seeded', applied_lsn = '{seeded}'")
+        assert job.apply(writer, 6, {A: 2}, at_once=15) == Applied("read", changes=1)
+        assert writer.is_behind
+    # The next job begins where that one ended.
+    with job.writer() as writer:
+        assert int(writer.applied_lsn) == job.start + 40
+        assert job.apply(writer, 4, {A: 1}) == Applied("apply", changes=1)
+    assert job.shown() == {A: 6}
+
+
+@on_18
 def test_a_deadlock_is_tried_again(job: Job) -> None:  # M5.3
     with (
         job.writer() as writer,
