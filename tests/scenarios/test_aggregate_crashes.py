@@ -39,7 +39,7 @@ from support.waiting import eventually
 KINDS = ("cut", "crash", "worker", "driver", "jvm", "capture")
 # The first three. What else is killed takes Spark along, which takes long; the scenario of
 # `penstock run` kills some of it.
-FAULTS = repeats(3, soak=30)
+FAULTS = repeats(2, soak=30)
 VERSIONS = SUPPORTED_VERSIONS if SOAK else (18,)
 TARGETS = ("ft_all", "ft_service_stats", "ft_by_date", "ft_live", "ft_normal")
 
