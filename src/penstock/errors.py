@@ -86,6 +86,10 @@ class ToolMissing(ConfigError):
     """A program that Penstock needs on this machine (Java, a PostgreSQL server) is absent."""
 
 
+class ScratchUnwritable(ConfigError):
+    """Temporary files have no place on this machine."""
+
+
 # --- source -------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from penstock.errors import ScratchUnwritable
 from penstock.scratch import scratch_folder
 
 KILLED = """
@@ -26,6 +29,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path
+
+
+def test_no_room_for_it_is_one_of_our_errors(monkeypatch: pytest.MonkeyPatch) -> None:  # M7.3
+    def full(**_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/penstock-new-x")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with (
+        pytest.raises(ScratchUnwritable, match="No space left on device") as caught,
+        scratch_folder(),
+    ):
+        pass
+    assert "TMPDIR" in caught.value.remedy
 
 
 def test_it_is_gone_afterwards(place: Path) -> None:
