@@ -173,10 +173,10 @@ def _about_secrets(dsn: OpenDsn) -> list[str]:
     """So that the next commands can connect, too."""
     if not dsn.secrets:
         return []
-    are = "is" if len(dsn.secrets) == 1 else "are"
+    are, it = ("is", "it") if len(dsn.secrets) == 1 else ("are", "them")
     left_out = f"The {' and '.join(dsn.secrets)} {are} left out of the file"
     if dsn.variable is not None:
-        return [f"{left_out}: the next commands find it in {dsn.variable}, as this one did."]
+        return [f"{left_out}: the next commands find {it} in {dsn.variable}, as this one did."]
     if dsn.secrets == ("password",):
         where, example = "it in PGPASSWORD or ~/.pgpass", "PGPASSWORD"
     else:

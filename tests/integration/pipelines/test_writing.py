@@ -87,6 +87,13 @@ class Job:
     def shown(self) -> dict[Any, int]:
         return {row[:2]: row[2] for row in self.database.rows("SELECT * FROM stats")}
 
+    def leave_behind(self, writer: Writer) -> None:
+        """One batch is applied, the next one is not."""
+        self.apply(writer, 0, {A: 1})
+        self.kill(writer)
+        assert self.apply(writer, 1, {A: 1}) is None
+        writer._try_at = 0.0
+
     def kill(self, writer: Writer) -> None:
         assert writer._connection is not None
         self.database.run(
@@ -286,10 +293,7 @@ def test_what_was_missed_while_the_target_was_away_comes_from_the_log(job: Job) 
 @on_18
 def test_a_long_range_that_was_missed_is_read_in_portions(job: Job) -> None:  # M5.3
     with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-        job.kill(writer)
-        assert job.apply(writer, 1, {A: 1}) is None
-        writer._try_at = 0.0
+        job.leave_behind(writer)
         for end in (30, 50):
             # Between them, the others have their turn.
             assert job.apply(writer, 5, {A: 2}, at_once=20) == Applied("read", changes=1)
@@ -304,10 +308,7 @@ def test_a_long_range_that_was_missed_is_read_in_portions(job: Job) -> None:  # 
 @on_18
 def test_between_two_portions_it_may_be_reset_or_started_again(job: Job) -> None:  # M5.3, M5.5
     with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-        job.kill(writer)
-        assert job.apply(writer, 1, {A: 1}) is None
-        writer._try_at = 0.0
+        job.leave_behind(writer)
         job.apply(writer, 5, {A: 2}, at_once=20)
         assert writer.is_behind
         # It is seeded anew, up to another position.
