@@ -13,7 +13,15 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
-from penstock.terminal import AsJson, ConfigPath, errors_as_json, print_json, stderr, stdout
+from penstock.terminal import (
+    AsJson,
+    ConfigPath,
+    as_given,
+    errors_as_json,
+    print_json,
+    stderr,
+    stdout,
+)
 from penstock.words import visible
 
 Names = Annotated[list[str] | None, typer.Argument(help="Which aggregates.", show_default="all")]
@@ -31,7 +39,7 @@ def aggregate(
     require_tools(read_tools())
     from penstock.pipelines.running import run_aggregates
 
-    configure_logs()
+    configure_logs(advise=as_given)
     run_aggregates(loaded, master=master)
 
 

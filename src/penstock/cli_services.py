@@ -11,7 +11,7 @@ from penstock.interrupts import Interrupts
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
 from penstock.run.supervisor import Supervisor
-from penstock.terminal import ConfigPath
+from penstock.terminal import ConfigPath, as_given
 
 
 def capture(config: ConfigPath = None) -> None:
@@ -20,7 +20,7 @@ def capture(config: ConfigPath = None) -> None:
     SIGTERM, SIGHUP and Ctrl-C end it cleanly: everything received is on disk and confirmed.
     """
     loaded = configuration.load(config)
-    configure_logs()
+    configure_logs(advise=as_given)
     run_capture(loaded)
 
 
@@ -33,7 +33,7 @@ def run(config: ConfigPath = None) -> None:
     loaded = configuration.load(config)
     if loaded.aggregate:
         require_tools(read_tools())
-    configure_logs()
+    configure_logs(advise=as_given)
     supervisor = Supervisor(
         config, loaded.log.path, aggregates=bool(loaded.aggregate), started=BEGUN
     )

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from structlog.typing import EventDict, Processor
 
 from penstock.errors import PenstockError
-from penstock.terminal import as_given
 
 
-def configure_logs(level: int = logging.INFO, *, as_json: bool = False) -> None:
+def configure_logs(
+    level: int = logging.INFO, *, as_json: bool = False, advise: Callable[[str], str] = str
+) -> None:
     """Call once, at the edge: commands do, libraries do not.
 
-    As JSON it has no time: who reads it has a clock.
+    As JSON it has no time: who reads it has a clock. `advise` says a remedy as the person who
+    started this has to call it: parts of a run do not know.
     """
+
+    def advised(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        if "remedy" in event:
+            event["remedy"] = advise(event["remedy"])
+        return event
+
     for_people: list[Processor] = [
-        _with_configuration,
+        advised,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
     ]
@@ -32,13 +41,6 @@ def configure_logs(level: int = logging.INFO, *, as_json: bool = False) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-
-
-def _with_configuration(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """What a part advises is for who started it all, and named the file."""
-    if "remedy" in event:
-        event["remedy"] = as_given(event["remedy"])
-    return event
 
 
 def log_failure(error: PenstockError) -> None:
