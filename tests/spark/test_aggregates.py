@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
+from penstock.changelog.planning import SHARE_BYTES
+from penstock.changelog.reader import LogReader
 from penstock.errors import (
     ComputationFailed,
     ConfigInvalidValue,
@@ -17,7 +20,10 @@ from penstock.errors import (
     ProgressGap,
     TableTruncated,
 )
+from penstock.lsn import Lsn
+from penstock.pipelines import job as job_module
 from penstock.pipelines import truth
+from penstock.pipelines.grouping import covered_by
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
@@ -111,6 +117,50 @@ def test_positions_follow_the_log_although_the_tables_rest(
         eventually(
             lambda: {"following", "seeded"} <= {each["event"] for each in said}, "it follows"
         )
+
+
+def test_what_commits_after_spark_has_planned_a_batch_is_in_it_and_in_no_other(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    config = notify_config(prepared, tmp_path / "log", AGGREGATE)
+    late: list[Lsn] = []
+    ranges: list[tuple[Lsn, Lsn]] = []
+    with prepared.connect() as connection, captured(config):
+        work = Notifications(connection)
+        as_it_is, write = Job._apply, Job._write
+
+        def apply(self: Job, frame: Any, number: int) -> None:
+            if len(late) < 6:
+                work.work(2)
+                late.append(prepared.wal_position())
+                log = LogReader(config.log.path)
+                assert log.wait(Lsn(late[-1] - 1), timeout_s=15)
+            # Every third is a large one, of which the rows may be computed several times.
+            monkeypatch.setattr(job_module, "SHARE_BYTES", 0 if number % 3 == 2 else SHARE_BYTES)
+            as_it_is(self, frame, number)
+
+        def noted(self: Job, result: Any) -> None:
+            ranges.append(covered_by(result.here))
+            write(self, result)
+
+        def never(*_arguments: Any) -> None:
+            pytest.fail("a batch begins where the one before it ended")
+
+        # It is there, and needs nothing of the log but batches.
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+        monkeypatch.setattr(Job, "_apply", apply)
+        monkeypatch.setattr(Job, "_write", noted)
+        monkeypatch.setattr(Job, "_read_again", never)
+        with job(config, spark) as running:
+            eventually(lambda: len(late) == 6, "six batches", within_s=60)
+            caught_up(prepared, running)
+            for target in TARGETS:
+                assert differences(connection, target) == 0
+    assert all(before[1] == after[0] for before, after in pairwise(ranges))
+    for number, lsn in enumerate(late):
+        is_in_it = ranges[number][1] >= lsn
+        assert is_in_it == (number % 3 != 2), f"batch {number}"
 
 
 def test_an_aggregate_is_reset_and_another_added_while_the_job_runs_on(

@@ -25,7 +25,7 @@ from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Column, Delete, Insert, Truncate, Update
 from penstock.spark.errors import explain
-from penstock.spark.reading import PenstockStreamReader, _Part
+from penstock.spark.reading import Part, PenstockStreamReader
 from penstock.spark.source import PenstockDataSource
 from support import wire
 from support.logs import IDENTITY, apply
@@ -160,7 +160,7 @@ def test_a_stream_in_small_steps_and_shares_gives_each_change_once(
     # Local, so that Spark sends the classes and not their names.
     class SmallReader(PenstockStreamReader):
         def _parts(self, log: LogReader, after: Position, up_to: Position) -> list[InputPartition]:
-            return [_Part(share) for share in shares(log, after, up_to, share_bytes=600)]
+            return [Part((share,)) for share in shares(log, after, up_to, share_bytes=600)]
 
     class SmallShares(PenstockDataSource):
         @classmethod

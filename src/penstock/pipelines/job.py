@@ -40,6 +40,7 @@ from penstock.pipelines.writing import Writer
 from penstock.postgres.connect import connect
 from penstock.postgres.tables import read_tables
 from penstock.scratch import scratch_folder
+from penstock.spark import late
 from penstock.spark.deltas import PenstockDeltas, as_option
 from penstock.spark.errors import failed, original
 from penstock.spark.session import SparkFailed
@@ -267,12 +268,15 @@ class Job:
         """Called by Spark for each micro-batch, one at a time."""
         # A batch of few shares is summed up where it is read; to plan more takes longer than it
         # saves, and keeps a core busy for a second when it comes for the first time.
+        reading = partial(late.reading, self._spark.sparkContext, self._reached)
         if self._log.end().lsn - self._reached < _FEW_SHARES * SHARE_BYTES:
-            summed = frame.toArrow()
+            with reading("to the end"):
+                summed = frame.toArrow()
             if len(summed) <= MOST_IN_DRIVER:
                 self._write(_Result(summed))
                 return
-        with self._result(frame, self._bound) as result:
+        # Its rows may be computed more than once, and must be the same.
+        with reading("as planned"), self._result(frame, self._bound) as result:
             self._write(result)
 
     @contextmanager

@@ -30,8 +30,9 @@ from penstock.decode.deltas import (
 )
 from penstock.decode.types import ValueType
 from penstock.spark.errors import said_once
+from penstock.spark.late import LateStreamReader
 from penstock.spark.options import SourceOptions
-from penstock.spark.reading import PenstockReader, PenstockStreamReader
+from penstock.spark.reading import PenstockReader
 from penstock.spark.schema import spark_type
 
 _WANTED = TypeAdapter(WantedDeltas)
@@ -53,7 +54,7 @@ class PenstockDeltas(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002 - the same
         with said_once():
-            return PenstockStreamReader(self._options, self._wanted)
+            return LateStreamReader(self._options, self._wanted)
 
     @property
     def _wanted(self) -> WantedDeltas:

@@ -81,12 +81,12 @@ def _decoder(decoding: Decoding) -> Decoder:
 
 
 @dataclass
-class _Part(InputPartition):
+class Part(InputPartition):
     """What one task reads: all of it travels to the executor."""
 
-    share: Share | None
+    shares: tuple[Share, ...]
     # The range of the batch, if this is the task that tells it in a row.
-    covered: tuple[Lsn, Lsn] | None = None
+    covered: tuple[Position, Position] | None = None
 
 
 class _Reading:
@@ -100,23 +100,29 @@ class _Reading:
         return LogReader(self._options.path)
 
     def _parts(self, log: LogReader, after: Position, up_to: Position) -> list[InputPartition]:
-        parts = [_Part(share) for share in shares(log, after, up_to)]
+        parts = [Part((share,)) for share in shares(log, after, up_to)]
         if self._options.batch_range:
             # Not a task of its own, which would take longer than many a batch.
-            *parts, last = parts or [_Part(None)]
-            parts.append(_Part(last.share, (after.lsn, up_to.lsn)))
+            *parts, last = parts or [Part(())]
+            parts.append(Part(last.shares, (after, up_to)))
         return list(parts)
+
+    def _read_now(self, log: LogReader, part: Part) -> Part:  # noqa: ARG002 - see `late`
+        """What a task reads, when it does."""
+        return part
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         _settle()
         with said_once():
-            if not isinstance(partition, _Part):
+            if not isinstance(partition, Part):
                 return  # Spark asks for nothing, where there is none
+            log = self._log()
+            part = self._read_now(log, partition)
             decoder = _decoder(self._decoding)
-            if partition.share is not None:
-                yield from decoder.batches(runs(self._log(), partition.share))
-            if partition.covered is not None:
-                yield decoder.range_row(*partition.covered)
+            yield from decoder.batches(run for share in part.shares for run in runs(log, share))
+            if part.covered is not None:
+                after, up_to = part.covered
+                yield decoder.range_row(after.lsn, up_to.lsn)
 
 
 def _settle() -> None:

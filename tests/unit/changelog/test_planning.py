@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.changelog.planning import Limit, at_time, limited, shares
 from penstock.changelog.reader import LogReader, Position
-from penstock.changelog.runs import Share, runs
+from penstock.changelog.runs import Share
 from penstock.changelog.segments import SegmentReader, segment_name
 from penstock.changelog.settings import LogSettings
 from penstock.changelog.writer import LogWriter
@@ -22,28 +22,10 @@ from penstock.postgres.fragments import Fragmenter
 from penstock.testing import MemoryStorage
 from support import wire
 from support.logs import IDENTITY, apply, write
+from support.random_logs import crowded_log, identities, random_log
 from support.stories import tell
 
 SEEDS = st.integers(0, 2**32)
-
-
-def a_log(seed: int) -> LogReader:
-    chance = random.Random(seed)
-    story = tell(chance, transactions=20)
-    storage = MemoryStorage()
-    tiny = LogSettings(segment_bytes=4_000, frame_bytes=chance.choice([200, 1000, 2**20]))
-    write(storage, story.runs(chance), chance, tiny)
-    return LogReader(storage)
-
-
-def identities(reader: LogReader, *parts: Share) -> list[tuple[int, int]]:
-    """Commit LSN and seq of each change."""
-    return [
-        identity
-        for part in parts
-        for run in runs(reader, part)
-        for identity in zip(run.commit_lsn.tolist(), run.seq.tolist(), strict=True)
-    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,7 +33,7 @@ def identities(reader: LogReader, *parts: Share) -> list[tuple[int, int]]:
 def test_batches_are_whole_transactions_that_fit_and_leave_nothing_out(
     seed: int, max_rows: int, max_bytes: int | None
 ) -> None:  # M5.1
-    reader = a_log(seed)
+    reader = random_log(seed)
     commits = list(reader.commits(reader.start(), reader.end()))
     position, taken = reader.start(), []
     while position.lsn < reader.end().lsn:
@@ -67,30 +49,11 @@ def test_batches_are_whole_transactions_that_fit_and_leave_nothing_out(
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, st.integers(1, 2_000))
 def test_shares_hold_every_change_once_and_in_order(seed: int, share_bytes: int) -> None:  # M5.1
-    reader = a_log(seed)
+    reader = random_log(seed)
     after = limited(reader, reader.start(), reader.end(), Limit(max_rows=3))
     for up_to in (reader.end(), limited(reader, after, reader.end(), Limit(max_rows=9))):
         parts = shares(reader, after, up_to, share_bytes)
         assert identities(reader, *parts) == identities(reader, Share(after, up_to))
-
-
-def crowded_frames(seed: int) -> LogReader:
-    """A few frames of many commits each."""
-    chance = random.Random(seed)
-    storage = MemoryStorage()
-    writer = LogWriter(storage, IDENTITY, LogSettings(segment_bytes=800))
-    fragmenter = Fragmenter(writer.complete_lsn)
-    lsn = 0x2000
-    for _ in range(3):
-        for _ in range(chance.randint(2, 9)):
-            lsn += 16
-            run = wire.transaction(lsn, *range(chance.randint(1, 4)))
-            apply(writer, fragmenter, [memoryview(message) for message in run])
-        # Sometimes the server has told of more than the last commit.
-        lsn += chance.choice([0, 8])
-        writer.flush(Lsn(lsn))
-    writer.close()
-    return LogReader(storage)
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,7 +61,7 @@ def crowded_frames(seed: int) -> LogReader:
 def test_shares_of_ranges_that_end_in_the_midst_of_a_frame_hold_each_commit_once(
     seed: int, share_bytes: int
 ) -> None:  # M5.1
-    reader = crowded_frames(seed)
+    reader = crowded_log(seed)
     everything = Share(reader.start(), reader.end())
     commits = list(reader.commits(everything.after, everything.up_to))
     for step in (1, 3):
@@ -123,7 +86,7 @@ def test_shares_of_ranges_that_end_in_the_midst_of_a_frame_hold_each_commit_once
 
 
 def test_an_empty_range_has_no_shares() -> None:
-    reader = a_log(1)
+    reader = random_log(1)
     assert shares(reader, reader.end(), reader.end()) == []
 
 
