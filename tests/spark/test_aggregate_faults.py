@@ -36,6 +36,7 @@ from support.notify import (
     notify_config,
 )
 from support.proxy import Proxy
+from support.repeats import repeats
 from support.waiting import eventually
 
 OF_AGGREGATE = ("ft_all", "ft_service_stats", "ft_by_date")
@@ -158,6 +159,41 @@ def test_a_target_that_is_away_holds_up_no_other(
         for name in ("ft_live", *OF_AGGREGATE):
             assert differences(connection, name) == 0
     assert any(left > 0 for left in portions)
+
+
+def test_a_log_at_its_disk_budget_goes_on_when_the_aggregates_have_what_is_in_it(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M2.5, M5.3
+    config = notify_config(prepared, tmp_path / "log", LIVE)
+    small = {"segment_mib": 0.01, "max_gib": 0.0001, "min_age_h": 0.0, "on_full": "wait"}
+    config = config.model_copy(update={"log": config.log.model_copy(update=small)})
+    with (
+        prepared.connect() as connection,
+        captured(config) as capture,
+        job(config, spark) as running,
+    ):
+        work = Notifications(connection)
+        caught_up(prepared, running)
+        may_apply = threading.Event()
+        as_it_is = Job._write
+
+        def write(self: Job, result: Any) -> None:
+            may_apply.wait(60)
+            as_it_is(self, result)
+
+        monkeypatch.setattr(Job, "_write", write)
+        for _ in range(repeats(2, soak=8)):
+            may_apply.clear()
+            capture.said.clear()
+            work.insert(2_000)
+            work.work(20)
+            eventually(
+                lambda: any("disk budget" in str(each.get("reason")) for each in capture.said),
+                "capture waits for room",
+            )
+            may_apply.set()
+            caught_up(prepared, running)
+            assert differences(connection, "ft_live") == 0
 
 
 def test_targets_on_another_server_are_seeded_and_followed(

@@ -10,8 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
+from penstock.capture import pump
+from penstock.changelog.maintenance import Pruned, prune
 from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
+from penstock.changelog.runs import BatchRange
 from penstock.errors import (
     ComputationFailed,
     ConfigInvalidValue,
@@ -22,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
-from penstock.pipelines import truth
+from penstock.pipelines import truth, writing
 from penstock.pipelines.grouping import covered_by
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
@@ -123,8 +126,21 @@ def test_what_commits_after_spark_has_planned_a_batch_is_in_it_and_in_no_other(
     prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
     config = notify_config(prepared, tmp_path / "log", AGGREGATE)
+    # What is applied is gone from the log before the next batch is planned.
+    config = config.model_copy(
+        update={"log": config.log.model_copy(update={"segment_mib": 0.001, "min_age_h": 0.0})}
+    )
+    monkeypatch.setattr(pump, "_PRUNE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
+    pruned: list[Pruned] = []
+
+    def looked(*given: Any) -> Pruned:
+        pruned.append(prune(*given))
+        return pruned[-1]
+
+    monkeypatch.setattr(pump, "prune", looked)
     late: list[Lsn] = []
-    ranges: list[tuple[Lsn, Lsn]] = []
+    ranges: list[BatchRange] = []
     with prepared.connect() as connection, captured(config):
         work = Notifications(connection)
         as_it_is, write = Job._apply, Job._write
@@ -142,6 +158,10 @@ def test_what_commits_after_spark_has_planned_a_batch_is_in_it_and_in_no_other(
         def noted(self: Job, result: Any) -> None:
             ranges.append(covered_by(result.here))
             write(self, result)
+            for writer in self._writers:
+                writer.register(self._planned)
+            looks = len(pruned)
+            eventually(lambda: len(pruned) > looks + 1, "retention has looked")
 
         def never(*_arguments: Any) -> None:
             pytest.fail("a batch begins where the one before it ended")
@@ -153,14 +173,16 @@ def test_what_commits_after_spark_has_planned_a_batch_is_in_it_and_in_no_other(
         monkeypatch.setattr(Job, "_write", noted)
         monkeypatch.setattr(Job, "_read_again", never)
         with job(config, spark) as running:
-            eventually(lambda: len(late) == 6, "six batches", within_s=60)
+            eventually(lambda: len(late) == 6 or not running.running, "six batches", within_s=60)
             caught_up(prepared, running)
             for target in TARGETS:
                 assert differences(connection, target) == 0
-    assert all(before[1] == after[0] for before, after in pairwise(ranges))
+    assert all(before.up_to == after.after for before, after in pairwise(ranges))
     for number, lsn in enumerate(late):
-        is_in_it = ranges[number][1] >= lsn
+        is_in_it = ranges[number].up_to >= lsn
         assert is_in_it == (number % 3 != 2), f"batch {number}"
+        assert ranges[number].planned < lsn
+    assert sum(len(each.segments) for each in pruned) > len(late)
 
 
 def test_an_aggregate_is_reset_and_another_added_while_the_job_runs_on(

@@ -22,6 +22,7 @@ from penstock.changelog.format import (
 )
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.segments import FrameAt, SegmentReader
+from penstock.lsn import Lsn
 from penstock.postgres.fragments import touched
 
 Integers = npt.NDArray[np.int64]
@@ -40,6 +41,16 @@ class Share:
     up_to: Position
     # Of the commit at `up_to`; None: all of all.
     fragments: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """What a batch covers: all that commits in (after, up_to]."""
+
+    after: Lsn
+    up_to: Lsn
+    # From where on the next one is planned: not its end, if more was read than had been planned.
+    planned: Lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.changelog.runs import Run
+from penstock.changelog.runs import BatchRange, Run
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
 from penstock.decode.images import CHANGES, TRUNCATE, Images, images
@@ -57,8 +57,8 @@ class TableChanges:
         fields = [pa.field(name, kind.arrow) for name, kind in wanted.columns]
         self.schema = schema(fields, wanted.prefix)
 
-    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
-        return range_row(self.schema, self._wanted.prefix, after, up_to)
+    def range_row(self, covered: BatchRange) -> pa.RecordBatch:
+        return range_row(self.schema, self._wanted.prefix, covered)
 
     def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
         return (batch for batch in map(self.batch, runs) if batch.num_rows)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.runs import Run
+from penstock.changelog.runs import BatchRange, Run
 from penstock.decode.classify import Counted, Needed, classify
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
@@ -159,8 +159,9 @@ class Deltas:
         whole = pa.concat_tables(tables, promote_options="default") if tables else None
         return _fitted(self.schema, whole)
 
-    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
-        note = {AGGREGATE: [NO_AGGREGATE], ROWS: [0], NOTE: [f"{after} {up_to}"]}
+    def range_row(self, covered: BatchRange) -> pa.RecordBatch:
+        lsns = f"{covered.after} {covered.up_to} {covered.planned}"
+        note = {AGGREGATE: [NO_AGGREGATE], ROWS: [0], NOTE: [lsns]}
         return _fitted(self.schema, pa.table(note))
 
     def _of_aggregate(

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.runs import Run
+from penstock.changelog.runs import BatchRange, Run
 from penstock.decode.changes import unrepresentable
 from penstock.decode.columns import Mask, Texts, column
 from penstock.decode.definition import Definition
@@ -62,8 +62,8 @@ class JsonChanges:
         fields = [pa.field(name, pa.string()) for name in ROW_COLUMNS]
         self.schema = schema(fields, wanted.prefix)
 
-    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
-        return range_row(self.schema, self._wanted.prefix, after, up_to)
+    def range_row(self, covered: BatchRange) -> pa.RecordBatch:
+        return range_row(self.schema, self._wanted.prefix, covered)
 
     def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
         return (batch for batch in map(self.batch, runs) if batch.num_rows)

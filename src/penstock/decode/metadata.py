@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.changelog.runs import Run
+from penstock.changelog.runs import BatchRange, Run
 from penstock.decode.columns import Mask
 from penstock.decode.octets import Positions
 from penstock.errors import TableTruncated
@@ -61,12 +61,12 @@ def metadata(
     ]
 
 
-def range_row(schema: pa.Schema, prefix: str, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
+def range_row(schema: pa.Schema, prefix: str, covered: BatchRange) -> pa.RecordBatch:
     """A row that says which range a batch covers: NULL in all columns but those that say so."""
     values: Mapping[str, Any] = {
         f"{prefix}change_type": "batch_range",
-        f"{prefix}commit_version": int(up_to),
-        f"{prefix}seq": int(after),
+        f"{prefix}commit_version": int(covered.up_to),
+        f"{prefix}seq": int(covered.after),
         f"{prefix}xid": 0,
         f"{prefix}unchanged": [],
         f"{prefix}absent": [],

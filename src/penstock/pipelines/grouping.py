@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from penstock.changelog.runs import BatchRange
 from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
 from penstock.expressions import in_brackets, quoted, renamed
 from penstock.lsn import Lsn
@@ -75,11 +76,10 @@ def plain_batches(deltas: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
     return batches(deltas, aggregates)
 
 
-def covered_by(result: pa.Table) -> tuple[Lsn, Lsn]:
-    """The range of the batch, from the note that says so."""
+def covered_by(result: pa.Table) -> BatchRange:
+    """From the note that says so."""
     (note,) = result.filter(pc.equal(result[AGGREGATE], NO_AGGREGATE))[NOTE].to_pylist()
-    start, end = note.split()
-    return Lsn.parse(start), Lsn.parse(end)
+    return BatchRange(*map(Lsn.parse, note.split()))
 
 
 def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:

@@ -123,8 +123,8 @@ class Job:
         self._failure: Exception | None = None
         self._writers: list[Writer] = []
         self._bound: list[Bound] = []
-        # Where it began, and the end of the last batch.
-        self._start = self._reached = Lsn(0)
+        # Where it began, the end of the last batch, and from where on Spark plans the next.
+        self._start = self._reached = self._planned = Lsn(0)
         self._follows = False
         self._has_applied = False
 
@@ -140,6 +140,8 @@ class Job:
             while not self._stopping.wait(_LOOK_EVERY_S):
                 try:
                     self._check(query)
+                    for writer in self._writers:
+                        writer.register(self._planned)
                 except PenstockError as error:
                     # Now, for a seeding that is under way is waited for.
                     _LOG.error("stopping", reason=str(error))
@@ -224,7 +226,7 @@ class Job:
         self._spark.dataSource.register(PenstockDeltas)
         # Those that are seeded come in where their snapshot was taken, those away where they are.
         followed = [w for w in self._writers if not w.needs_seed and not w.away]
-        self._start = self._reached = min(
+        self._start = self._reached = self._planned = min(
             (writer.applied_lsn for writer in followed), default=self._log.end().lsn
         )
         with scratch_folder() as scratch:
@@ -293,8 +295,9 @@ class Job:
 
     def _write(self, result: _Result) -> None:
         self._tell_following()
-        covered = Covered(self._log_id, *covered_by(result.here))
-        self._reached = covered.end
+        batch = covered_by(result.here)
+        covered = Covered(self._log_id, batch.after, batch.up_to)
+        self._reached, self._planned = batch.up_to, batch.planned
         left = list(range(len(self._writers)))
         try:
             while left and not self._stopping.is_set():

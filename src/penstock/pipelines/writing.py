@@ -61,6 +61,7 @@ class Writer(Closing):
         self._connection: psycopg.Connection[Any] | None = None
         self._aggregate: Aggregate | None = None
         self._registered_at = 0.0
+        self._registered_lsn = Lsn(0)
         self._backoff = Backoff()
         # Why the target could not be written to the last time, and when to try again.
         self.away: Exception | None = None
@@ -140,7 +141,6 @@ class Writer(Closing):
         self.is_behind = applied.decision == "read" and applied.end < end
         if applied.decision in ("apply", "read"):
             self.applied_lsn = applied.end
-            self._register()
         if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
         if applied.below_zero:
@@ -245,13 +245,26 @@ class Writer(Closing):
                 aggregate=self.name,
             ) from None
 
-    def _register(self) -> None:
-        """Let the log go of what is applied; not for each batch, for it costs a sync."""
-        if time.monotonic() - self._registered_at >= _REGISTER_EVERY_S:
-            consumers.register(
-                self._log.storage, consumer_of(self.name), self._log_id, self.applied_lsn
-            )
-            self._registered_at = time.monotonic()
+    def register(self, needed_lsn: Lsn) -> None:
+        """Let the log go of what is applied; nothing beyond `needed_lsn`, for the job needs it.
+
+        Called now and then, beside `apply`: it costs a sync, and when nothing comes any more the
+        last batch must be told too, for capture may wait for just that.
+        """
+        if self.needs_seed:
+            return  # the seeding has told where it begins
+        position = min(self.applied_lsn, needed_lsn)
+        now = time.monotonic()
+        if position <= self._registered_lsn or now < self._registered_at + _REGISTER_EVERY_S:
+            return
+        self._registered_at = now
+        try:
+            consumers.register(self._log.storage, consumer_of(self.name), self._log_id, position)
+        except OSError as error:
+            # The disk is full, perhaps. Nothing is lost: the target knows its position.
+            _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))
+        else:
+            self._registered_lsn = position
 
 
 @contextmanager

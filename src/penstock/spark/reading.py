@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.changelog import consumers
 from penstock.changelog.planning import Limit, limited, shares
 from penstock.changelog.reader import LogReader, Position
-from penstock.changelog.runs import Run, Share, runs
+from penstock.changelog.runs import BatchRange, Run, Share, runs
 from penstock.decode.changes import TableChanges, Wanted
 from penstock.decode.deltas import Deltas, WantedDeltas
 from penstock.decode.json import JsonChanges, WantedTables
@@ -56,6 +56,8 @@ _EMPTY_RANGE_S = 5.0
 # whatever it holds (`bench pipeline`).
 _GATHER_S = {3 * 2**20: 0.5, 8 * 2**20: 1.5}
 _STILL_S = 0.1
+# After so long without news Spark has written down that it is done with what came before.
+_AT_REST_S = 10.0
 
 # What to make of the log: it is pickled to the executors.
 Decoding: TypeAlias = Wanted | WantedTables | WantedDeltas
@@ -66,7 +68,7 @@ class Decoder(Protocol):
 
     def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]: ...
 
-    def range_row(self, after: Lsn, up_to: Lsn) -> pa.RecordBatch:
+    def range_row(self, covered: BatchRange) -> pa.RecordBatch:
         """One row that says which range a batch covers."""
 
 
@@ -120,9 +122,10 @@ class _Reading:
             part = self._read_now(log, partition)
             decoder = _decoder(self._decoding)
             yield from decoder.batches(run for share in part.shares for run in runs(log, share))
-            if part.covered is not None:
+            if part.covered is not None and partition.covered is not None:
                 after, up_to = part.covered
-                yield decoder.range_row(after.lsn, up_to.lsn)
+                _, planned = partition.covered
+                yield decoder.range_row(BatchRange(after.lsn, up_to.lsn, planned.lsn))
 
 
 def _settle() -> None:
@@ -188,6 +191,9 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         self._is_registered = False
         self._until: Position | None = None
         self._passed_on_at = 0.0
+        # Where nothing has come, and since when; and what the log was told last.
+        self._rests_at: tuple[Lsn, float] | None = None
+        self._told_lsn: Lsn | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         with said_once():
@@ -209,6 +215,7 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
             end = self._until or self._news(log, after)
             if end.lsn <= after.lsn:
                 end = after
+                self._rest(log, after)
             elif not isinstance(limit, ReadAllAvailable):
                 end = self._limited(log, after, end)
             is_news = end.lsn > after.lsn or start.get("initial")
@@ -265,7 +272,21 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
             self._applied(log, position)
             self._is_registered = True
 
+    def _rest(self, log: LogReader, position: Position) -> None:
+        """Nothing came, so that `commit` does not come either; and nothing may come before the log
+        has room, which it gets when we say what is applied.
+
+        Spark asks for news when it is done with the batch before. After a while it has written that
+        down too, also where it does so beside its batches.
+        """
+        now = time.monotonic()
+        if self._rests_at is None or self._rests_at[0] != position.lsn:
+            self._rests_at = position.lsn, now
+        elif now >= self._rests_at[1] + _AT_REST_S and self._told_lsn != position.lsn:
+            self._applied(log, position)
+
     def _applied(self, log: LogReader, position: Position) -> None:
         if self._options.consumer is not None:
             log_id = str(log.identity.log_id)
             consumers.register(log.storage, self._options.consumer, log_id, position.lsn)
+        self._told_lsn = position.lsn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 
 from penstock.changelog.consumers import consumers
 from penstock.changelog.reader import LogReader
+from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
 from penstock.declarations import AggregateConfig
 from penstock.errors import (
@@ -124,15 +126,60 @@ def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M
             "keys": 1,
         }
         assert int(writer.applied_lsn) == job.start + 10
-    # The log keeps what is not applied yet.
-    (consumer,) = consumers(job.log.storage)
-    assert (consumer.name, consumer.applied_lsn) == ("aggregate-counts", writer.applied_lsn)
     # It goes on where it was.
     with job.writer() as writer:
         assert int(writer.applied_lsn) == job.start + 10
         assert job.apply(writer, 0, {A: 2}) == Applied("skip")
         job.apply(writer, 1, {A: 1})
     assert job.shown() == {A: 3}
+
+
+@on_18
+def test_the_log_keeps_what_is_not_applied_and_what_the_job_still_plans_from(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    def told() -> int:
+        (consumer,) = consumers(job.log.storage)
+        assert consumer.name == "aggregate-counts"
+        return consumer.applied_lsn - job.start
+
+    far = Lsn(job.start + 1000)
+    monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
+    with job.writer() as writer:
+        assert told() == 0
+        for number in (0, 1, 2):
+            job.apply(writer, number, {A: 1})
+        assert told() == 0, "what is told now and then costs no batch anything"
+        writer.register(Lsn(job.start + 15))
+        assert told() == 15
+        # No room on the disk: it is told later.
+        with monkeypatch.context() as patch, capture_logs() as said:
+            patch.setattr(LocalStorage, "replace", full)
+            writer.register(far)
+        assert (told(), said[0]["reason"]) == (15, "[Errno 28] No space left on device")
+        writer.register(far)
+        assert told() == 30
+        writer.register(Lsn(job.start + 20))
+        assert told() == 30
+        # A reset has told where it begins, which may be further on than what was applied.
+        job.apply(writer, 3, {A: 1})
+        job.database.run("UPDATE penstock.progress SET state = 'seeding'")
+        assert job.apply(writer, 4, {A: 1}) == Applied("wait")
+        writer.register(far)
+        assert told() == 30
+        job.database.run("UPDATE penstock.progress SET state = 'live'")
+    # Killed before it had told all of it: the next job does, although nothing comes any more.
+    with job.writer() as writer:
+        writer.register(far)
+        assert told() == 40
+        job.apply(writer, 4, {A: 1})
+        monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 60.0)
+        writer.register(far)
+        assert told() == 40, "not for each batch"
+
+
+def full(*_arguments: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_one_that_is_to_be_seeded_applies_nothing_until_then(job: Job) -> None:  # M5.5

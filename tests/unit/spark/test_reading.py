@@ -161,6 +161,31 @@ def test_a_consumer_is_known_from_the_first_batch_on_although_there_is_a_checkpo
     assert registered() == 0x200
 
 
+def test_a_consumer_to_whom_nothing_comes_is_soon_where_it_is(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M2.5
+    monkeypatch.setattr(reading, "_LONG_POLL_S", 0.01)
+    log.insert(0x200, 1)
+    planning = Planning(log, consumer="mine")
+
+    def told() -> Lsn:
+        (known,) = consumers.consumers(LocalStorage(log.path))
+        return known.applied_lsn
+
+    end = planning.latest(planning.initial())
+    for _ in range(3):
+        assert planning.latest(end) == end
+    assert told() == 0x100, "Spark may not have written down yet that it is done"
+    monkeypatch.setattr(reading, "_AT_REST_S", 0.1)
+    eventually(lambda: planning.latest(end) == end and told() == 0x200, "it is told")
+    # With the next batch that has to begin again.
+    log.insert(0x300, 2)
+    following = planning.latest(end)
+    planning.latest(following)
+    assert told() == 0x200
+    eventually(lambda: planning.latest(following) and told() == 0x300, "it is told")
+
+
 def test_retention_between_planning_and_reading_is_an_error_and_not_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
