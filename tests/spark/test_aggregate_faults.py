@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.changelog.planning import Limit
+from penstock.changelog.reader import LogReader
+from penstock.config import Config
 from penstock.errors import PipelineFenced, SourceUnavailable
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
@@ -23,6 +25,7 @@ from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.spark.session import SparkFailed
+from support.capturing import RunningCapture
 from support.database import Database
 from support.jobs import captured, caught_up, job
 from support.notify import (
@@ -161,12 +164,19 @@ def test_a_target_that_is_away_holds_up_no_other(
     assert any(left > 0 for left in portions)
 
 
+def with_small_budget(config: Config) -> Config:
+    small = {"segment_mib": 0.01, "max_gib": 0.0001, "min_age_h": 0.0, "on_full": "wait"}
+    return config.model_copy(update={"log": config.log.model_copy(update=small)})
+
+
+def waits_for_room(capture: RunningCapture) -> bool:
+    return any("disk budget" in str(each.get("reason")) for each in capture.said)
+
+
 def test_a_log_at_its_disk_budget_goes_on_when_the_aggregates_have_what_is_in_it(
     prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M2.5, M5.3
-    config = notify_config(prepared, tmp_path / "log", LIVE)
-    small = {"segment_mib": 0.01, "max_gib": 0.0001, "min_age_h": 0.0, "on_full": "wait"}
-    config = config.model_copy(update={"log": config.log.model_copy(update=small)})
+    config = with_small_budget(notify_config(prepared, tmp_path / "log", LIVE))
     with (
         prepared.connect() as connection,
         captured(config) as capture,
@@ -187,13 +197,97 @@ def test_a_log_at_its_disk_budget_goes_on_when_the_aggregates_have_what_is_in_it
             capture.said.clear()
             work.insert(2_000)
             work.work(20)
-            eventually(
-                lambda: any("disk budget" in str(each.get("reason")) for each in capture.said),
-                "capture waits for room",
-            )
+            eventually(lambda: waits_for_room(capture), "capture waits for room")
             may_apply.set()
             caught_up(prepared, running)
             assert differences(connection, "ft_live") == 0
+
+
+def test_a_log_that_fills_up_during_a_seeding_goes_on_after_it(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M2.5, M5.5
+    config = with_small_budget(notify_config(prepared, tmp_path / "log", LIVE, NORMAL))
+    may_seed = threading.Event()
+
+    def slow(connection: Any, bound: Any, *more: Any) -> Any:
+        if bound.config.name == NORMAL["name"]:
+            assert may_seed.wait(60)
+        return true_sums(connection, bound, *more)
+
+    monkeypatch.setattr(seeding, "true_sums", slow)
+    with (
+        prepared.connect() as connection,
+        captured(config) as capture,
+        job(config, spark) as running,
+    ):
+        live = "SELECT FROM penstock.progress WHERE aggregate = 'live' AND state = 'live'"
+        eventually(lambda: prepared.rows(live), "the first is followed", within_s=60)
+        work = Notifications(connection)
+        work.insert(2_000)
+        work.work(20)
+        eventually(lambda: waits_for_room(capture), "capture waits for room", within_s=30)
+        # Nothing comes any more that could tell that it is seeded.
+        end = LogReader(config.log.path).end().lsn
+        applied = "SELECT applied_lsn::text FROM penstock.progress WHERE aggregate = 'live'"
+        eventually(lambda: prepared.lsn(applied) >= end, "the first has all of it")
+        may_seed.set()
+        caught_up(prepared, running)
+        for target in ("ft_live", "ft_normal"):
+            assert differences(connection, target) == 0
+
+
+def test_a_large_transaction_is_a_large_batch_however_little_wal_its_commit_is(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3
+    config = notify_config(prepared, tmp_path / "log", LIVE)
+    monkeypatch.setattr(job_module, "SHARE_BYTES", 10_000)
+    large: list[bool] = []
+    is_small = Job._is_small
+    monkeypatch.setattr(
+        Job, "_is_small", lambda self: not (large.append(not is_small(self)) or large[-1])
+    )
+    with prepared.connect() as connection, captured(config), job(config, spark) as running:
+        caught_up(prepared, running)
+        with connection.transaction():
+            Notifications(connection).insert(1_000)
+            # Its WAL lies behind, all but the end.
+            caught_up(prepared, running)
+            assert not any(large)
+        caught_up(prepared, running)
+        assert any(large)
+        assert differences(connection, "ft_live") == 0
+
+
+def test_a_start_behind_a_truncate_and_before_its_own_snapshot(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6, M5.5
+    history = {**NORMAL, "name": "history", "sources": ["notification_history"]}
+    both = notify_config(prepared, tmp_path / "log", LIVE, history)
+    first = both.model_copy(update={"aggregate": both.aggregate[:1]})
+    with prepared.connect() as connection:
+        work = Notifications(connection)
+        with captured(first), job(first, spark) as running:
+            work.work(5)
+            caught_up(prepared, running)
+        with captured(first):
+            # Of a table whose rows are yet to be counted.
+            work.work(5)
+            prepared.run("TRUNCATE notification_history")
+            now = prepared.wal_position()
+            eventually(lambda: prepared.confirmed("penstock") >= now, "it is in the log")
+        work.work(5)
+        with job(both, spark) as running:
+            # Without capture the log ends before what was counted.
+            counted = "SELECT FROM penstock.progress WHERE aggregate = 'history' AND seeded_at < now()"
+            eventually(lambda: prepared.rows(counted) or not running.running, "it is seeded")
+        seed(both, both.aggregate[0], lambda: spark)
+        with job(both, spark) as running, captured(both):
+            work.work(5)
+            caught_up(prepared, running)
+            assert differences(connection, "ft_live") == 0
+            shown = prepared.value("SELECT coalesce(sum(count), 0) FROM ft_normal")
+            rows = "SELECT count(*) FROM notification_history WHERE key_type = 'normal'"
+            assert shown == prepared.value(rows)
 
 
 def test_targets_on_another_server_are_seeded_and_followed(

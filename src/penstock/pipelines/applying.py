@@ -95,7 +95,7 @@ def apply(
             left_at=left_at,
         )
         if decision in ("skip", "wait") or progress is None:
-            return Applied(decision)
+            return Applied(decision, end=progress.applied_lsn if progress else Lsn(0))
         if decision == "read":
             missed = Covered(covered.log_id, progress.applied_lsn, covered.end)
             batch, end = read_again(missed)
@@ -234,7 +234,8 @@ def _refusal(connection: psycopg.Connection[Any], merge: Callable[[], None]) -> 
     try:
         with connection.transaction():
             merge()
-    except (pg.IntegrityError, pg.DataError) as error:
+    # Among the limits of the program: a key may be too long for the index that it needs.
+    except (pg.IntegrityError, pg.DataError, pg.ProgramLimitExceeded) as error:
         return _reason(error)
     return None
 

@@ -46,6 +46,8 @@ CREATE TABLE penstock.parked (
     aggregate text NOT NULL REFERENCES penstock.progress ON DELETE CASCADE,
     target text NOT NULL,
     key jsonb NOT NULL,
+    -- Of the key, which may be too long for an index: the target may refuse it for just that.
+    digest bytea NOT NULL,
     -- What the target does not show: it refused the key, or a count would be below zero.
     deltas jsonb NOT NULL,
     reason text NOT NULL,
@@ -53,7 +55,7 @@ CREATE TABLE penstock.parked (
     attempts integer NOT NULL DEFAULT 1,
     parked_at timestamptz NOT NULL DEFAULT now(),
     retry_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (aggregate, target, key)
+    PRIMARY KEY (aggregate, target, digest)
 )""",
     # What it held before a crash nobody needs: the sums are computed again.
     "staged": """

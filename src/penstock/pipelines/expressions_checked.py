@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +15,7 @@ from penstock.errors import ConfigInvalidValue, PenstockError, TargetMismatch
 from penstock.expressions import in_brackets
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.passing import PASSING
+from penstock.pipelines.passing import passes
 from penstock.pipelines.target_facts import TargetFacts, check_target_version, read_target_tables
 from penstock.pipelines.target_types import keeps_expression
 from penstock.pipelines.targets import targets_of
@@ -43,10 +42,14 @@ def require_computable(
         tables: Mapping[TableName, TargetFacts] = {}
         if default is not None:
             names = [target.table for target in targets_of(bound.config)]
-            with suppress(*PASSING), connect(bound.config.conninfo(default)) as connection:
-                check_target_version(connection.info.server_version)
-                with translated("read the target's catalog"):
-                    tables = read_target_tables(connection, names)
+            try:
+                with connect(bound.config.conninfo(default)) as connection:
+                    check_target_version(connection.info.server_version)
+                    with translated("read the target's catalog"):
+                        tables = read_target_tables(connection, names)
+            except PenstockError as away:
+                if not passes(away):
+                    raise
         for error in expression_errors(spark, bound, tables):
             raise error
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.backoff import Backoff
 from penstock.changelog.planning import SHARE_BYTES, Limit, limited
-from penstock.changelog.reader import LogReader
+from penstock.changelog.reader import LogReader, Position
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
 from penstock.errors import NotSeeded, PenstockError, SeedingUnderWay
@@ -125,6 +125,8 @@ class Job:
         self._bound: list[Bound] = []
         # Where it began, the end of the last batch, and from where on Spark plans the next.
         self._start = self._reached = self._planned = Lsn(0)
+        # At the end of the last batch or before.
+        self._seen = Position(Lsn(0), 0, 0)
         self._follows = False
         self._has_applied = False
 
@@ -159,11 +161,11 @@ class Job:
             stack.enter_context(writer)
         _require_one(self._writers)
         # Positions of targets only go up, so that nothing is left out that a later batch needs.
-        pairs = zip(self._bound, self._writers, strict=True)
-        self._bound = [
-            bound if writer.needs_seed or writer.away else bound.after(writer.applied_lsn)
-            for bound, writer in pairs
-        ]
+        end = self._log.end().lsn
+        for number, writer in enumerate(self._writers):
+            if not writer.away:
+                begins = end if writer.needs_seed else writer.applied_lsn
+                self._bound[number] = self._bound[number].after(begins)
 
     @contextmanager
     def _seeding(self) -> Iterator[None]:
@@ -226,9 +228,10 @@ class Job:
         self._spark.dataSource.register(PenstockDeltas)
         # Those that are seeded come in where their snapshot was taken, those away where they are.
         followed = [w for w in self._writers if not w.needs_seed and not w.away]
-        self._start = self._reached = self._planned = min(
-            (writer.applied_lsn for writer in followed), default=self._log.end().lsn
-        )
+        end = self._log.end().lsn
+        self._start = min((end, *(writer.applied_lsn for writer in followed)))
+        self._reached = self._planned = self._start
+        self._seen = self._log.locate(self._start)
         with scratch_folder() as scratch:
             start = str(self._start)
             query = (
@@ -268,10 +271,8 @@ class Job:
 
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
-        # A batch of few shares is summed up where it is read; to plan more takes longer than it
-        # saves, and keeps a core busy for a second when it comes for the first time.
         reading = partial(late.reading, self._spark.sparkContext, self._reached)
-        if self._log.end().lsn - self._reached < _FEW_SHARES * SHARE_BYTES:
+        if self._is_small():
             with reading("to the end"):
                 summed = frame.toArrow()
             if len(summed) <= MOST_IN_DRIVER:
@@ -280,6 +281,23 @@ class Job:
         # Its rows may be computed more than once, and must be the same.
         with reading("as planned"), self._result(frame, self._bound) as result:
             self._write(result)
+
+    def _is_small(self) -> bool:
+        """A batch of few shares is summed up where it is read; to plan more takes longer than it
+        saves, and keeps a core busy for a second when it comes for the first time.
+
+        By what has committed: a transaction of any size commits within a few bytes of WAL.
+        """
+        waiting = 0
+        for frame in self._log.frames(replace(self._seen, lsn=self._reached), self._log.end()):
+            header = frame.header
+            if header.complete_lsn <= self._reached:
+                self._seen = Position(header.complete_lsn, frame.segment, frame.end)
+                continue
+            waiting += header.committed_bytes
+            if waiting >= _FEW_SHARES * SHARE_BYTES:
+                return False
+        return True
 
     @contextmanager
     def _result(self, frame: DataFrame, bound: Sequence[Bound]) -> Iterator[_Result]:
@@ -302,7 +320,7 @@ class Job:
         try:
             while left and not self._stopping.is_set():
                 left = [number for number in left if not self._is_applied(number, result, covered)]
-                if left and self._others_wait(len(left), covered.end):
+                if left and self._goes_on_without(left, covered.end):
                     return
                 if left:
                     self._stopping.wait(_AWAY_LOOK_S)
@@ -311,18 +329,21 @@ class Job:
             raise
 
     def _is_applied(self, number: int, result: _Result, covered: Covered) -> bool:
-        """Whether one aggregate is done with a batch; not while its target is away or behind."""
+        """Whether one aggregate is done with a batch; not while its target is away or behind, or it
+        is being seeded: it may be the last batch for long, if the log waits for the aggregate.
+        """
         writer = self._writers[number]
         compute = partial(self._batch, result, number, number)
         applied = writer.apply(covered, compute, partial(self._read_again, number))
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)
             self._has_applied = True
-        return applied is not None and not writer.is_behind
+        return applied is not None and not writer.is_behind and not writer.needs_seed
 
-    def _others_wait(self, away: int, end: Lsn) -> bool:
-        """Whether there is more to do for aggregates whose targets are not away."""
-        return away < len(self._writers) and self._log.end().lsn > end
+    def _goes_on_without(self, left: Sequence[int], end: Lsn) -> bool:
+        """Whether there is more to do, and not only for aggregates whose targets are away."""
+        away = [number for number in left if not self._writers[number].needs_seed]
+        return len(away) < len(self._writers) and self._log.end().lsn > end
 
     def _batch(self, result: _Result, number: int, place: int) -> Batch:
         """What a batch adds to one aggregate; from executors to its target, if it is large.

@@ -74,6 +74,9 @@ def take_back(
             gone.append(key_json)
         elif key in now:
             del now[key]
+            if not any(total):
+                gone.append(key_json)
+                continue
             connection.execute(
                 "UPDATE penstock.parked SET deltas = %s"
                 " WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
@@ -110,12 +113,14 @@ def park(
         wait_s = min(_FIRST_RETRY_S * 2 ** (each.attempts - 1), _LAST_RETRY_S)
         connection.execute(
             "INSERT INTO penstock.parked"
-            " (aggregate, target, key, deltas, reason, is_negative, attempts, retry_at)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, now() + make_interval(secs => %s))",
+            " (aggregate, target, key, digest, deltas, reason, is_negative, attempts, retry_at)"
+            " SELECT %s, %s, key, sha256(convert_to(key::text, 'UTF8')), %s, %s, %s, %s,"
+            "        now() + make_interval(secs => %s)"
+            "   FROM (SELECT %s::jsonb AS key) AS refused",
             [
-                *(aggregate, str(target.table)),
-                *(_key_json(target, each.key), _amounts_json(target, each.amounts)),
+                *(aggregate, str(target.table), _amounts_json(target, each.amounts)),
                 *(each.reason, negative, each.attempts, wait_s),
+                _key_json(target, each.key),
             ],
         )
 

@@ -7,15 +7,21 @@ from psycopg import errors as pg
 
 from penstock.errors import ConnectionLost, SourceUnavailable, TargetUnavailable
 
-# The connection, or the others' transactions: deadlocks are among psycopg's operational errors.
-PASSING = (
-    psycopg.OperationalError,
-    # A large batch takes long, and the server may have a limit: it ends the session.
-    pg.IdleInTransactionSessionTimeout,
-    pg.TransactionTimeout,
-    SourceUnavailable,
-    ConnectionLost,
-)
+# By class or code: the connection, others' transactions and locks, the server's resources and
+# disks, what its operator does. Not all that psycopg calls operational: a limit of the server's
+# own, or a table that refuses to be updated, is met again.
+_PASSING = ("08", "40", "53", "57", "58", "55006", "55P03")
+# A large batch takes long, and the server may have a limit: it ends the session.
+_SESSION_LIMITS = ("25P03", "25P04")
+
+
+def passes(error: BaseException | None) -> bool:
+    """Of an error in statements that take a moment."""
+    if isinstance(error, psycopg.Error):
+        if error.sqlstate is None:  # it did not come from the server
+            return isinstance(error, psycopg.OperationalError)
+        return error.sqlstate.startswith((*_PASSING, *_SESSION_LIMITS))
+    return isinstance(error, SourceUnavailable | ConnectionLost)
 
 
 def may_pass(error: Exception) -> bool:
@@ -23,6 +29,4 @@ def may_pass(error: Exception) -> bool:
     # A limit on the time of statements would be reached again.
     if any(isinstance(each, pg.QueryCanceled) for each in (error, error.__cause__)):
         return False
-    if isinstance(error, TargetUnavailable):
-        return isinstance(error.__cause__, PASSING)
-    return isinstance(error, PASSING)
+    return passes(error.__cause__ if isinstance(error, TargetUnavailable) else error)

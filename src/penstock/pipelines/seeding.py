@@ -135,8 +135,9 @@ def _begin(
 ) -> Progress | None:
     """Returns what was there."""
     log_id, end = str(log.identity.log_id), log.end().lsn
-    with usable(aggregate.name):
-        before = read_progress(target, aggregate.name)
+    # In one transaction: a job that applies a batch moves the position meanwhile.
+    with usable(aggregate.name), target.transaction():
+        before = read_progress(target, aggregate.name, lock=True)
         begin(target, aggregate, log_id, end)
     name = consumer_of(aggregate.name)
     known = {consumer.name: consumer for consumer in consumers.consumers(log.storage)}.get(name)

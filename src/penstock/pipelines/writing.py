@@ -16,14 +16,14 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConnectionLost, LogRetired, NotSeeded, PipelineFenced
+from penstock.errors import ConnectionLost, LogInUse, LogRetired, NotSeeded, PipelineFenced
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.locks import try_lock
-from penstock.pipelines.passing import PASSING
+from penstock.pipelines.passing import passes
 from penstock.pipelines.ready import ready_targets
 from penstock.pipelines.seeding import begin, consumer_of
 from penstock.pipelines.target_tables import read_targets, unusable
@@ -90,10 +90,13 @@ class Writer(Closing):
         """What passes by itself is noted."""
         try:
             yield
-        except PASSING as error:
+        except Exception as error:
+            if not passes(error):
+                raise self._lasting(error) from error
             self._leave(error)
-        except psycopg.Error as error:
-            raise unusable(self.name, error) from error
+
+    def _lasting(self, error: Exception) -> Exception:
+        return unusable(self.name, error) if isinstance(error, psycopg.Error) else error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -114,7 +117,9 @@ class Writer(Closing):
             connection, aggregate = self._connected()
             left_at = self.applied_lsn if self.is_behind else None
             applied = apply(connection, aggregate, covered, compute, read_again, left_at)
-        except PASSING as error:
+        except Exception as error:
+            if not passes(error):
+                raise self._lasting(error) from error
             _LOG.warning(
                 "target not written, trying again",
                 aggregate=self.name,
@@ -122,8 +127,6 @@ class Writer(Closing):
             )
             self._leave(error)
             return None
-        except psycopg.Error as error:
-            raise unusable(self.name, error) from error
         self._note(applied, covered.end)
         return applied
 
@@ -139,7 +142,7 @@ class Writer(Closing):
             self._backoff.reset()
         self.needs_seed = applied.decision == "wait"
         self.is_behind = applied.decision == "read" and applied.end < end
-        if applied.decision in ("apply", "read"):
+        if applied.decision != "wait":
             self.applied_lsn = applied.end
         if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
@@ -160,7 +163,9 @@ class Writer(Closing):
         return connection, self._aggregate
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self.dsn, options=f"-c lock_timeout={_WAIT_S * 1000:.0f}")
+        # A limit on statements is for others': a batch would reach it again and again.
+        limits = f"-c lock_timeout={_WAIT_S * 1000:.0f} -c statement_timeout=0"
+        return connect(self.dsn, options=limits)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""
@@ -235,6 +240,8 @@ class Writer(Closing):
                 remedy=f"Correct path in [log], or run: penstock reset {self.name}",
                 aggregate=self.name,
             )
+        if progress.state == "seeded" and progress.applied_lsn > self._log.end().lsn:
+            return  # its snapshot is further on than capture, which comes there
         try:
             self._log.locate(progress.applied_lsn)
         except LogRetired:
@@ -260,7 +267,7 @@ class Writer(Closing):
         self._registered_at = now
         try:
             consumers.register(self._log.storage, consumer_of(self.name), self._log_id, position)
-        except OSError as error:
+        except (OSError, LogInUse) as error:
             # The disk is full, perhaps. Nothing is lost: the target knows its position.
             _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))
         else:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from pyspark import SparkContext, TaskContext
 
+from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share
 from penstock.lsn import Lsn
@@ -27,7 +28,7 @@ Extent = Literal["as planned", "to the end"]
 _AFTER = "penstock.after"
 _EXTENT = "penstock.extent"
 # More than that is for the next batch, which shares it out.
-_MOST_BYTES = 4 * 2**20
+_MOST_BYTES = SHARE_BYTES // 16
 
 
 @contextmanager

@@ -370,6 +370,25 @@ def test_what_does_not_fit_into_the_column_waits_too(database: Database) -> None
         assert len(follower.parked()) == 3
 
 
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_key_that_is_too_long_for_an_index_waits_too(
+    database: Database, staged: bool
+) -> None:  # M5.4
+    with_tables(database, STATS)
+    # Of random letters, which do not compress.
+    texts = [random.Random(seed).randbytes(5_000).hex() for seed in (1, 2)]
+    with Follower(database, staged=staged) as follower:
+        keys = [("s", text) for text in texts]
+        applied = follower.add({A: 1, keys[0]: 2, keys[1]: 3})
+        assert applied.parked == 2
+        assert follower.shown() == {A: 1}
+        assert {reason for _, _, reason in follower.parked()} == {"ProgramLimitExceeded"}
+        follower.make_due()
+        follower.add({A: 1, keys[0]: -2})
+        assert follower.shown() == {A: 2}
+        assert [count for _, count, _ in follower.parked()] == [3]
+
+
 def test_a_check_of_the_user_s_parks_what_it_refuses(database18: Database) -> None:  # M5.4
     with_tables(database18, STATS, "ALTER TABLE stats ADD CONSTRAINT few CHECK (count < 10)")
     with Follower(database18) as follower:

@@ -82,8 +82,8 @@ def test_seeding_replaces_what_was_there_with_what_is_there_now(
     # What was parked and counted belongs to what was there before.
     source.run(
         "UPDATE penstock.progress SET changes = 5, clamped = 3, skipped = '{\"x\": 1}', epoch = 7",
-        "INSERT INTO penstock.parked (aggregate, target, key, deltas, reason, is_negative)"
-        ' VALUES (\'counts\', \'public.stats\', \'{"service": "s", "status": "a"}\','
+        "INSERT INTO penstock.parked (aggregate, target, key, digest, deltas, reason, is_negative)"
+        " VALUES ('counts', 'public.stats', '{\"service\": \"s\", \"status\": \"a\"}', '',"
         " '{\"count\": \"-1\"}', 'x', true)",
         "DELETE FROM notifications WHERE id = 1",
     )
@@ -169,6 +169,32 @@ def test_a_reset_that_fails_leaves_an_aggregate_as_it_was(
     assert state(source)[0] == "seeded"
     assert source.rows("SELECT fingerprint, log_id, applied_lsn FROM penstock.progress") == before
     assert shown(source) == EXPECTED
+
+
+@on_18
+def test_a_reset_that_fails_while_a_batch_is_applied_goes_back_behind_that_batch(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3, M5.5
+    config = config_of(source, tmp_path)
+    log = LogReader(tmp_path)
+    begun = seed(config, SEEDED, no_spark).lsn
+    moved = Lsn(begun + 100)
+    monkeypatch.setattr(seeding, "true_sums", lambda *_: 1 / 0)
+    # The job has the row while it applies a batch.
+    with source.connect(autocommit=False) as job, ThreadPoolExecutor(1) as pool:
+        job.execute("SELECT FROM penstock.progress FOR UPDATE")
+        job.execute("UPDATE penstock.progress SET applied_lsn = %s, state = 'live'", [str(moved)])
+        resetting = pool.submit(seed, config, SEEDED, no_spark)
+        waiting = (
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND datname = current_database()"
+        )
+        eventually(lambda: source.rows(waiting), "the reset waits")
+        job.commit()
+        with pytest.raises(ZeroDivisionError):
+            resetting.result(15)
+    assert state(source) == ("seeded", moved)
+    assert log.end().lsn < moved
 
 
 def test_a_reset_that_ends_in_disorder_after_its_commit_is_done_all_the_same(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
 from penstock.declarations import AggregateConfig
 from penstock.errors import (
+    LogForeignPosition,
     NotSeeded,
     PipelineFenced,
     ProgressGap,
@@ -371,6 +373,65 @@ def test_between_two_portions_it_may_be_reset_or_started_again(job: Job) -> None
         assert int(writer.applied_lsn) == job.start + 40
         assert job.apply(writer, 4, {A: 1}) == Applied("apply", changes=1)
     assert job.shown() == {A: 6}
+
+
+@on_18
+def test_a_serialization_failure_is_tried_again(job: Job) -> None:  # M5.3
+    job.database.run(
+        f'ALTER DATABASE "{job.database.name}" SET default_transaction_isolation'
+        " = 'repeatable read'"
+    )
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        with capture_logs() as said, held_up(job.database, "UPDATE stats SET count = 5") as run:
+            applying = run(lambda: job.applied(writer, 1, {A: 1}))
+        # The update has committed.
+        assert applying.result(15) == Applied("apply", changes=1)
+    assert [each["error"] for each in said if "error" in each] == ["SerializationFailure"]
+    assert job.shown() == {A: 6}
+
+
+@on_18
+def test_a_limit_on_statements_is_not_for_the_job(job: Job) -> None:  # M5.3
+    job.database.run(f'ALTER DATABASE "{job.database.name}" SET statement_timeout = 100')
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        with held_up(job.database, "SELECT FROM stats FOR UPDATE") as run:
+            applying = run(lambda: job.apply(writer, 1, {A: 1}))
+            time.sleep(0.3)
+        assert applying.result(15) == Applied("apply", changes=1)
+    assert job.shown() == {A: 2}
+
+
+@on_18
+def test_a_target_that_refuses_updates_is_an_error_and_not_tried_for_ever(
+    job: Job,
+) -> None:  # M5.3
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        job.database.run(
+            "ALTER TABLE stats REPLICA IDENTITY NOTHING", "CREATE PUBLICATION p FOR TABLE stats"
+        )
+        with pytest.raises(TargetUnavailable, match="ObjectNotInPrerequisiteState"):
+            job.apply(writer, 1, {A: 1})
+
+
+@on_18
+def test_one_that_was_seeded_further_on_than_the_log_waits_for_it(job: Job) -> None:  # M5.5
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+    ahead = Lsn(job.start + 25)
+    job.database.run(f"UPDATE penstock.progress SET state = 'seeded', applied_lsn = '{ahead}'")
+    job.writer().check()
+    with job.writer() as writer:
+        assert job.apply(writer, 1, {A: 100}) == Applied("skip")
+        assert writer.applied_lsn == ahead
+        assert job.apply(writer, 2, {A: 1}) == Applied("read", changes=1)
+    assert job.shown() == {A: 2}
+    # A log that was restored from an older copy is something else.
+    job.database.run(f"UPDATE penstock.progress SET applied_lsn = '{Lsn(job.start + 1000)}'")
+    with pytest.raises(LogForeignPosition):
+        job.writer().check()
 
 
 @on_18
