@@ -242,10 +242,13 @@ def test_a_large_transaction_is_a_large_batch_however_little_wal_its_commit_is(
     config = notify_config(prepared, tmp_path / "log", LIVE)
     monkeypatch.setattr(job_module, "SHARE_BYTES", 10_000)
     large: list[bool] = []
-    is_small = Job._is_small
-    monkeypatch.setattr(
-        Job, "_is_small", lambda self: not (large.append(not is_small(self)) or large[-1])
-    )
+    as_it_is = Job._is_small
+
+    def is_small(self: Job) -> bool:
+        large.append(not as_it_is(self))
+        return not large[-1]
+
+    monkeypatch.setattr(Job, "_is_small", is_small)
     with prepared.connect() as connection, captured(config), job(config, spark) as running:
         caught_up(prepared, running)
         with connection.transaction():
@@ -276,10 +279,19 @@ def test_a_start_behind_a_truncate_and_before_its_own_snapshot(
             now = prepared.wal_position()
             eventually(lambda: prepared.confirmed("penstock") >= now, "it is in the log")
         work.work(5)
+        end = LogReader(both.log.path).end().lsn
         with job(both, spark) as running:
             # Without capture the log ends before what was counted.
-            counted = "SELECT FROM penstock.progress WHERE aggregate = 'history' AND seeded_at < now()"
-            eventually(lambda: prepared.rows(counted) or not running.running, "it is seeded")
+            done = (
+                "SELECT count(*) FROM penstock.progress"
+                f" WHERE state <> 'seeding' AND applied_lsn >= '{end}'"
+            )
+            eventually(
+                lambda: prepared.value(done) == 2 or not running.running,
+                "one is seeded, the other has what is in the log",
+                within_s=60,
+            )
+            running.must_run()
         seed(both, both.aggregate[0], lambda: spark)
         with job(both, spark) as running, captured(both):
             work.work(5)
