@@ -47,6 +47,7 @@ def test_every_probe_of_freshness_is_seen() -> None:
     report = freshness.bench_freshness(quietly, rate=200, warm_up_s=2, seconds=2)
     found = {figure.name: figure for figure in report.figures}
     assert (found["p50"].goal, found["p99"].goal) == (200, 600)
+    assert found["rate reached"].goal == 200
     assert 0 < found["p50"].value <= found["p99"].value <= found["longest"].value
     # One that was never seen would be as late as half a minute.
     assert found["longest"].value < 30_000

@@ -39,8 +39,8 @@ _MOST_ROWS = 200_000
 _SMALL_INTEGERS = (Kind.SMALLINT, Kind.INTEGER)
 # More rows than 10 to this power no log holds.
 _DIGITS_OF_COUNTS = 18
-# Of decimals while they are added up, if they might need it.
-_WIDE = 76
+# Digits of decimals while they are added up: of 38, Arrow lets what is beyond them go in silence.
+WIDE = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ def _added_up(table: pa.Table, keys: Sequence[str], sums: Sequence[Input]) -> pa
     added = [ROWS, *(sum_name(each) for each in sums)]
     for each in sums:
         if _may_overflow(each.kind):
-            wide = table[sum_name(each)].cast(pa.decimal256(_WIDE, each.kind.scale))
+            wide = table[sum_name(each)].cast(pa.decimal256(WIDE, each.kind.scale))
             table = _with(table, sum_name(each), wide)
     grouped = table.group_by(list(keys), use_threads=False).aggregate([(n, "sum") for n in added])
     grouped = grouped.rename_columns([*keys, *added])

@@ -1,4 +1,4 @@
-"""At the start of a pipeline: the targets as they are, or an error that says what to do first."""
+"""At the start of a pipeline: its targets are ready, or an error says what to do first."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.pipelines.target_checks import target_errors
 from penstock.pipelines.target_facts import (
     BOOKKEEPING,
-    TargetFacts,
     check_target_version,
     read_target_tables,
 )
-from penstock.pipelines.targets import Tables, Target, targets_of
+from penstock.pipelines.targets import Tables, targets_of
 
 
-def ready_targets(
+def require_targets(
     connection: psycopg.Connection, aggregate: AggregateConfig, tables: Tables
-) -> tuple[tuple[Target, TargetFacts], ...]:
-    """Each target with its table, whose columns have their types. `tables` are the sources.
-
-    Raises `TargetMismatch` where one is missing or has changed since set-up, so that nothing is
-    written that would be wrong.
+) -> None:
+    """Raises `TargetMismatch` where one is missing or has changed since set-up, so that nothing is
+    written that would be wrong. `tables` are the sources.
     """
     check_target_version(connection.info.server_version)
     targets = targets_of(aggregate)
@@ -42,4 +39,3 @@ def ready_targets(
     for target in targets:
         for error in target_errors(target, found[target.table], tables):
             raise error
-    return tuple((target, found[target.table]) for target in targets)

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.deltas import WIDE
+
 Key: TypeAlias = tuple[str | None, ...]
 Amounts: TypeAlias = tuple[Decimal | int, ...]
 # More digits than a sum of anything has; by itself Python keeps 28.
 _EXACT = 200
-# Of decimals while they are added up: of 38 digits, Arrow lets what is beyond them go in silence.
-_WIDE = 76
 
 
 def as_text(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -35,7 +35,7 @@ def rolled_up(
     for measure in measures:
         kind = sums.schema.field(measure).type
         if pa.types.is_decimal128(kind):
-            wide = sums[measure].cast(pa.decimal256(_WIDE, kind.scale))
+            wide = sums[measure].cast(pa.decimal256(WIDE, kind.scale))
             sums = sums.set_column(sums.column_names.index(measure), measure, wide)
     summed = sums.group_by(list(dimensions), use_threads=False).aggregate(
         [(measure, "sum") for measure in measures]

@@ -24,7 +24,7 @@ from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.passing import passes
-from penstock.pipelines.ready import ready_targets
+from penstock.pipelines.ready import require_targets
 from penstock.pipelines.seeding import begin, consumer_of
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
@@ -80,7 +80,7 @@ class Writer(Closing):
     def check(self) -> None:
         """Raises what would keep it from being claimed until a person mends it; changes nothing."""
         with self._at_first(), self._connect() as connection:
-            ready_targets(connection, self.config, self._tables)
+            require_targets(connection, self.config, self._tables)
             progress = read_progress(connection, self.name)
             if progress is not None and progress.state != "seeding":
                 self._check(progress)
@@ -196,7 +196,7 @@ class Writer(Closing):
         )
 
     def _claimed(self, connection: psycopg.Connection[Any]) -> Aggregate:
-        ready_targets(connection, self.config, self._tables)
+        require_targets(connection, self.config, self._tables)
         self._lock(connection)
         staging.clear(connection, self.name)
         targets = read_targets(connection, self.config)
