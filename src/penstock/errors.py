@@ -457,6 +457,24 @@ class LogRetired(LogError):
     """The log no longer goes back so far: retention has removed that part."""
 
 
+class LogBehind(LogError):
+    """The log ends, as this machine sees it, before what another one has planned to read."""
+
+    def __init__(self, path: str, seen_lsn: Lsn, planned_lsn: Lsn) -> None:
+        super().__init__(
+            f"the change log in {path} is complete up to {seen_lsn} only, as this machine sees it, "
+            f"and it is to be read up to {planned_lsn}",
+            remedy=(
+                "Mount the storage that machines share so that each sees at once what another has "
+                "written (NFS: noac). If there is but one machine, the log was restored from an "
+                "older copy: seed the targets again"
+            ),
+            path=path,
+            seen_lsn=seen_lsn,
+            planned_lsn=planned_lsn,
+        )
+
+
 class ConsumerInvalidated(LogError):
     """The log reached its disk budget and released what this consumer had not applied."""
 

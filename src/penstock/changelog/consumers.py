@@ -2,6 +2,11 @@
 
 A consumer says what it has *applied*: after a crash it may come back there and must find it. The
 Spark source says what Spark tells it, one batch late: never too much.
+
+One that will not come back after a crash is temporary, and goes with its process: whoever prunes
+forgets it when its lock is free. Invariant: the lock is taken before the consumer is registered,
+is held until it is forgotten, and is tried only by who has seen it registered, with the list held.
+So a lock that is free while its consumer is registered was that of a process that is gone.
 """
 
 from __future__ import annotations
@@ -9,9 +14,10 @@ from __future__ import annotations
 import errno
 import json
 import re
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -41,6 +47,8 @@ class Consumer:
     updated_at: str
     # Released to save the disk: it must seed again.
     invalidated: bool = False
+    # It goes with its process.
+    temporary: bool = False
 
 
 def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Consumer:
@@ -54,14 +62,40 @@ def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Cons
             f"{name!r} is not a name for a consumer",
             remedy="Use up to 100 letters, digits, - and _",
         )
-    try:
-        with _exclusively(storage):
-            return _register(storage, name, log_id, applied_lsn)
-    except OSError as error:
-        if error.errno not in _NOT_OURS:
-            raise
-        where = str(getattr(storage, "root", "log"))
-        raise ConsumerUnwritable(name, where, error.strerror or "") from error
+    with _permitted(storage, name), _exclusively(storage):
+        return _register(storage, name, log_id, applied_lsn)
+
+
+@contextmanager
+def held(storage: Storage, purpose: str, log_id: str, applied_lsn: Lsn) -> Iterator[None]:
+    """A temporary consumer: what comes after a position is kept while the block runs, and not
+    when its process is gone.
+
+    Raises `ConsumerUnwritable` if this user may not write there.
+    """
+    # Long enough that nobody else has the same, and with it the lock.
+    name = f"{purpose}-{secrets.token_hex(8)}"
+    with ExitStack() as stack:
+        with _permitted(storage, name):
+            stack.enter_context(storage.lock(_lock_of(name)))
+            stack.callback(_remove, storage, name)
+            with _exclusively(storage):
+                _write(storage, Consumer(name, log_id, applied_lsn, _now(), temporary=True))
+        yield
+
+
+def forget_left(storage: Storage) -> None:
+    """Forget the temporary ones whose process is gone. Called by who prunes, each time."""
+    if not any(consumer.temporary for consumer in consumers(storage)):
+        return
+    with _exclusively(storage):
+        # Only now, for one that has been forgotten since would get a new file for its lock.
+        for consumer in consumers(storage):
+            if not consumer.temporary:
+                continue
+            with storage.lock(_lock_of(consumer.name)) as is_free:
+                if is_free:
+                    _remove_files(storage, consumer.name)
 
 
 def is_name(text: str) -> bool:
@@ -79,8 +113,7 @@ def _register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Con
         )
     if known is not None and known.invalidated:
         raise ConsumerInvalidated(name)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    consumer = Consumer(name, log_id, applied_lsn, now)
+    consumer = Consumer(name, log_id, applied_lsn, _now())
     _write(storage, consumer)
     return consumer
 
@@ -96,14 +129,35 @@ def forget(storage: Storage, name: str) -> bool:
     # By the name of its file: one that is damaged can be forgotten too.
     if f"{name}.json" not in storage.names(FOLDER):
         return False
-    with _exclusively(storage):
-        storage.remove(_file(name))
+    _remove(storage, name)
     return True
+
+
+def _remove(storage: Storage, name: str) -> None:
+    with _exclusively(storage):
+        _remove_files(storage, name)
+
+
+def _remove_files(storage: Storage, name: str) -> None:
+    # In this order: what is left of one that is killed in between holds nothing back.
+    storage.remove(_file(name))
+    storage.remove(_lock_of(name))
 
 
 def consumers(storage: Storage) -> list[Consumer]:
     found = (_read(storage, name) for name in storage.names(FOLDER) if name.endswith(".json"))
     return [consumer for consumer in found if consumer is not None]
+
+
+@contextmanager
+def _permitted(storage: Storage, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+        where = str(getattr(storage, "root", "log"))
+        raise ConsumerUnwritable(name, where, error.strerror or "") from error
 
 
 @contextmanager
@@ -127,12 +181,21 @@ def _file(name: str) -> str:
     return f"{FOLDER}/{name}.json"
 
 
+def _lock_of(name: str) -> str:
+    return f"{FOLDER}/{name}.lock"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _write(storage: Storage, consumer: Consumer) -> None:
     fields = {
         "log": consumer.log_id,
         "applied_lsn": str(consumer.applied_lsn),
         "updated_at": consumer.updated_at,
         "invalidated": consumer.invalidated,
+        "temporary": consumer.temporary,
     }
     storage.replace(_file(consumer.name), json.dumps(fields, indent=2).encode() + b"\n")
 
@@ -147,6 +210,7 @@ def _read(storage: Storage, file: str) -> Consumer | None:
             Lsn.parse(fields["applied_lsn"]),
             fields["updated_at"],
             bool(fields["invalidated"]),
+            bool(fields.get("temporary")),  # older versions did not write it
         )
     except FileNotFoundError:
         return None

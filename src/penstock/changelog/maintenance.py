@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.changelog.consumers import Consumer, consumers, invalidate
+from penstock.changelog.consumers import Consumer, consumers, forget_left, invalidate
 from penstock.changelog.retention import SegmentFacts, removable
 from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
@@ -36,6 +36,7 @@ def prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
 def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
     gone: list[SegmentFacts] = []
     released: list[str] = []
+    forget_left(writer.storage)
     while True:
         segments = writer.segment_facts()
         counted = [consumer for consumer in consumers(writer.storage) if not consumer.invalidated]

@@ -30,13 +30,15 @@ from penstock.changelog.storage import LocalStorage, Storage
 from penstock.changelog.tables import FILE as TABLES
 from penstock.changelog.tables import TableEntry, read_tables
 from penstock.changelog.waiting import HeadWatch
-from penstock.errors import LogCorrupt, LogForeignPosition, LogMissing, LogRetired
+from penstock.errors import LogBehind, LogCorrupt, LogForeignPosition, LogMissing, LogRetired
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import touched
 from penstock.postgres.transaction import Transaction
 
 # A head that is being written is whole again within microseconds.
 _HEAD_ATTEMPTS = 100
+# On storage that machines share, one may see what another has seen a little later.
+_SEEN_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class LogReader:
             yield from frames
 
     def _frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
-        head = self.head()
+        head = self._head_at(up_to.lsn)
         complete: Lsn | None = None
         for number in range(after.segment, up_to.segment + 1):
             start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
@@ -227,6 +229,21 @@ class LogReader:
                 complete = frame.header.complete_lsn
                 if complete >= up_to.lsn:
                     return
+        if max(after.lsn, complete or after.lsn) < up_to.lsn:
+            # As above, and nothing was read behind it.
+            last = self.segment(up_to.segment)
+            raise LogCorrupt(last.where, self.visible_end(last.number, head), "it was cut off")
+
+    def _head_at(self, lsn: Lsn) -> Head:
+        """One that reaches a position. Whoever planned has seen it, perhaps on another machine: to
+        read up to our own end only would leave out the rest without a word.
+        """
+        head = self.head()
+        if head.complete_lsn < lsn and self.wait(Lsn(lsn - 1), _SEEN_WITHIN_S):
+            head = self.head()
+        if head.complete_lsn < lsn:
+            raise LogBehind(self.where, head.complete_lsn, lsn)
+        return head
 
     def commits(self, after: Position, up_to: Position) -> Iterator[CommitRef]:
         """What commits in (after, up_to], in commit order, without the changes."""

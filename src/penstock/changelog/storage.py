@@ -179,8 +179,9 @@ class LocalStorage:
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[int | None]:
         """As `lock`, with the descriptor: a process that inherits it holds the lock too."""
-        self._make_folder(self.root)
-        descriptor = os.open(self.root / name, os.O_RDWR | os.O_CREAT, 0o600)
+        path = self.root / name
+        self._make_folder(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

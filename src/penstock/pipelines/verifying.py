@@ -6,12 +6,9 @@ The source's own tables at a snapshot, plus what the log adds from there to the 
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -44,9 +41,6 @@ from penstock.postgres.slots import read_slot
 from penstock.postgres.snapshots import Snapshot, snapshot
 from penstock.postgres.tables import read_tables
 
-# Under such names the log is held while it is read.
-_HOLDING = "verify-"
-_LONGEST = timedelta(days=1)
 # Capture is milliseconds behind the server, if it runs.
 _CATCH_UP_S = 30.0
 # It may be connecting again: its longest pause, and a connection.
@@ -131,7 +125,8 @@ def verify(
         )
     log = LogReader(config.log.path)
     with (
-        _held(log),
+        # The log keeps what comes from now on until we are done.
+        consumers.held(log.storage, "verify", str(log.identity.log_id), log.end().lsn),
         connect(aggregate.conninfo(config.source.conninfo)) as target,
         usable(aggregate.name),
     ):
@@ -166,21 +161,6 @@ def verify(
     return Verified(
         aggregate.name, progress.applied_lsn, keys, parked, tuple(found), repaired=repaired
     )
-
-
-@contextmanager
-def _held(log: LogReader) -> Iterator[None]:
-    """The log keeps what comes from now on until we are done."""
-    for left in consumers.consumers(log.storage):
-        since = datetime.now(UTC) - datetime.fromisoformat(left.updated_at)
-        if left.name.startswith(_HOLDING) and since > _LONGEST:
-            consumers.forget(log.storage, left.name)  # of one that was killed
-    name = f"{_HOLDING}{secrets.token_hex(4)}"
-    consumers.register(log.storage, name, str(log.identity.log_id), log.end().lsn)
-    try:
-        yield
-    finally:
-        consumers.forget(log.storage, name)
 
 
 def _require_capture(source: Snapshot, slot: str, log: LogReader, on_wait: OnWait) -> None:
