@@ -90,6 +90,21 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
         seed(config, config.aggregate[0], lambda: spark, on_rows=read.append)
         for target in TARGETS:
             assert differences(connection, target) == 0
+        assert prepared.rows("SELECT skipped FROM penstock.progress") == [({},)]
+        # Of some pieces there are rows that Spark cannot hold. M4.5, M4.6
+        prepared.run(
+            "UPDATE notifications SET price = 'NaN' WHERE id IN"
+            " (SELECT id FROM notifications ORDER BY id LIMIT 70)"
+        )
+        seed(config, config.aggregate[0], lambda: spark)
+        assert prepared.rows("SELECT skipped FROM penstock.progress") == [
+            ({"public.notifications: a price that Spark cannot hold": 70},)
+        ]
+        assert prepared.value("SELECT sum(count) FROM ft_all") == prepared.value(
+            "SELECT count(*) FROM (TABLE notifications UNION ALL TABLE notification_history) AS n"
+            " WHERE price IS DISTINCT FROM 'NaN'"
+        )
+        assert verify(config, config.aggregate[0], lambda: spark).differences == ()
     assert len(read) > 2
 
 

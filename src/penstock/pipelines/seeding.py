@@ -11,6 +11,8 @@ transaction, which makes the state `seeded`.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.target_tables import read_targets, usable
-from penstock.pipelines.truth import OnRows, true_sums
+from penstock.pipelines.truth import OnRows, Truth, true_sums
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.snapshots import snapshot
@@ -125,9 +127,9 @@ def _seed(
         _check_log_goes_on(log, source.lsn, aggregate.name)
         tables = read_tables(source.connection, [each.table for each in aggregate.sources])
         bound = bind(aggregate, types_of(tables), source.lsn)
-        sums = true_sums(source.connection, bound, spark, on_rows)
+        truth = true_sums(source.connection, bound, spark, on_rows)
     with usable(aggregate.name):
-        return _write(target, aggregate, sums, source.lsn)
+        return _write(target, aggregate, truth, source.lsn)
 
 
 def _begin(
@@ -157,9 +159,10 @@ def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:
     )
 
 
-def _nothing(aggregate: AggregateConfig) -> pa.Table:
+def _nothing(aggregate: AggregateConfig) -> Truth:
     dimensions = {name: pa.array([], pa.string()) for name in aggregate.dimensions}
-    return pa.table(dimensions | {name: pa.array([], pa.int64()) for name in aggregate.measures})
+    measures = {name: pa.array([], pa.int64()) for name in aggregate.measures}
+    return Truth(pa.table(dimensions | measures), Counter())
 
 
 def consumer_of(aggregate: str) -> str:
@@ -197,7 +200,7 @@ def _check_log_goes_on(log: LogReader, lsn: Lsn, name: str) -> None:
 
 
 def _write(
-    target: psycopg.Connection[Any], aggregate: AggregateConfig, sums: pa.Table, lsn: Lsn
+    target: psycopg.Connection[Any], aggregate: AggregateConfig, truth: Truth, lsn: Lsn
 ) -> Seeded:
     tables = read_targets(target, aggregate)
     with target.transaction():
@@ -213,14 +216,14 @@ def _write(
             Aggregate(
                 aggregate.name, tables, seeded=True, epoch=0, fingerprint=aggregate.fingerprint
             ),
-            _batch(target, aggregate, sums),
+            _batch(target, aggregate, truth.sums),
         )
         target.execute(
             "UPDATE penstock.progress SET applied_lsn = %s, state = 'seeded', seeded_at = now(),"
-            " applied_at = now(), changes = 0, skipped = '{}', clamped = 0 WHERE aggregate = %s",
-            [str(lsn), aggregate.name],
+            " applied_at = now(), changes = 0, skipped = %s, clamped = 0 WHERE aggregate = %s",
+            [str(lsn), json.dumps(truth.skipped), aggregate.name],
         )
-    return Seeded(lsn, len(sums))
+    return Seeded(lsn, len(truth.sums))
 
 
 def _batch(target: psycopg.Connection[Any], aggregate: AggregateConfig, sums: pa.Table) -> Batch:

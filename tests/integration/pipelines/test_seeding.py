@@ -267,3 +267,22 @@ def test_a_log_that_begins_after_the_snapshot_is_refused(
     with pytest.raises(NotSeeded, match=r"the change log begins at .*, after the snapshot"):
         seed(config, SEEDED, no_spark)
     assert state(source)[0] == "seeding"
+
+
+def test_rows_that_are_left_out_are_counted_by_reason(
+    source: Database, tmp_path: Path
+) -> None:  # M4.5, M4.6, M5.5
+    source.run("INSERT INTO notifications VALUES (4, 's', 'a', 'NaN'), (5, 'x', 'y', 'NaN')")
+    source.run("ALTER TABLE stats ADD cost numeric")
+    config = config_of(source, tmp_path)
+    costs = declared(measures={"count": "count", "cost": "sum(price)"})
+    assert seed(config, costs, no_spark).rows == 2
+    assert shown(source) == EXPECTED
+    skipped = "SELECT skipped FROM penstock.progress"
+    reason = "public.notifications: a price that Spark cannot hold"
+    assert source.rows(skipped) == [({reason: 2},)]
+    # Mended, they count.
+    source.run("UPDATE notifications SET price = 1 WHERE price = 'NaN'")
+    seed(config, costs, no_spark)
+    assert shown(source) == {**EXPECTED, ("s", "a"): 3, ("x", "y"): 1}
+    assert source.rows(skipped) == [({},)]
