@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -35,6 +36,7 @@ from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, Truth, true_sums
+from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.snapshots import snapshot
@@ -65,7 +67,8 @@ def seed(
     with _alone(config, aggregate) as target:
         before = _begin(target, aggregate, log)
         try:
-            return _seed(config, aggregate, spark, target, on_rows, on_wait)
+            # Whoever interrupts it is heeded by the thread that waits.
+            return _seed(config, aggregate, spark, target, Event(), on_rows, on_wait)
         except BaseException:
             if before is not None and before.state != "seeding":
                 with suppress(psycopg.Error):  # else the job seeds it
@@ -77,10 +80,14 @@ def seed_if_due(
     config: Config,
     aggregate: AggregateConfig,
     spark: Callable[[], SparkSession],
+    stop: Event,
     *,
     on_rows: OnRows = lambda _: None,
 ) -> Seeded | None:
-    """As `seed`, for one that a seeding has left unfinished. None: it is no longer."""
+    """As `seed`, for one that a seeding has left unfinished. None: it is no longer.
+
+    `stop` ends it while it reads the source, with `Cancelled`.
+    """
     with _alone(config, aggregate) as target:
         with usable(aggregate.name):
             progress = read_progress(target, aggregate.name)
@@ -88,7 +95,7 @@ def seed_if_due(
             return None
         _begin(target, aggregate, LogReader(config.log.path))
         on_rows(0)
-        return _seed(config, aggregate, spark, target, on_rows)
+        return _seed(config, aggregate, spark, target, stop, on_rows)
 
 
 @contextmanager
@@ -113,6 +120,7 @@ def _seed(
     aggregate: AggregateConfig,
     spark: Callable[[], SparkSession],
     target: psycopg.Connection[Any],
+    stop: Event,
     on_rows: OnRows,
     on_wait: OnWait = lambda _: None,
 ) -> Seeded:
@@ -123,6 +131,7 @@ def _seed(
     with (
         snapshot(config.source.conninfo, on_wait=on_wait) as source,
         translated(f"read the tables of aggregate {aggregate.name}"),
+        cancelled_by(stop, source.connection),
     ):
         _check_log_goes_on(log, source.lsn, aggregate.name)
         tables = read_tables(source.connection, [each.table for each in aggregate.sources])
