@@ -105,7 +105,13 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
             " WHERE price IS DISTINCT FROM 'NaN'"
         )
         assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+        rows = prepared.value(
+            "SELECT (SELECT count(*) FROM notifications)"
+            " + (SELECT count(*) FROM notification_history)"
+        )
     assert len(read) > 2
+    assert read == sorted(read)
+    assert read[-1] == rows
 
 
 def test_positions_follow_the_log_although_the_tables_rest(

@@ -60,6 +60,7 @@ def true_sums(
 ) -> Truth:
     """Of all tables that count."""
     parts: list[Truth] = []
+    on_more = _added_up(on_rows)
     if not bound.config.all_plain:
         require_computable(spark(), [bound])
         # Else Spark's driver makes an object of every row, and computes there: all of its memory.
@@ -69,16 +70,27 @@ def true_sums(
             continue
         columns = _columns_of(connection, source, bound)
         if bound.config.all_plain:
-            parts.append(_grouped_by_server(connection, bound, source, columns))
-            on_rows(len(parts[-1].sums))
+            parts.append(_grouped_by_server(connection, bound, source, columns, on_more))
         else:
-            parts += _grouped_by_spark(connection, bound, source, columns, spark(), on_rows)
+            parts += _grouped_by_spark(connection, bound, source, columns, spark(), on_more)
     empty, _ = _result(bound, [])
     sums = [empty, *(part.sums for part in parts)]
     return Truth(
         pa.concat_tables(sums, promote_options="permissive"),
         sum((part.skipped for part in parts), Counter()),
     )
+
+
+def _added_up(on_rows: OnRows) -> OnRows:
+    """To be told of more rows, of whichever table."""
+    read = 0
+
+    def on_more(rows: int) -> None:
+        nonlocal read
+        read += rows
+        on_rows(read)
+
+    return on_more
 
 
 def _columns_of(
@@ -125,6 +137,7 @@ def _grouped_by_server(
     bound: Bound,
     source: AggregateSource,
     columns: dict[str, str],
+    on_more: OnRows,
 ) -> Truth:
     alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
     keys = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.keys}
@@ -154,6 +167,7 @@ def _grouped_by_server(
     found, bad = _result(bound, rows)
     place = len(keys) + 1 + len(sums)
     read = np.array([row[place] for row in rows], np.int64)
+    on_more(int(read.sum()))
     left_out = {name: int(read[mask].sum()) for name, mask in bad.items()}
     for number, name in enumerate(special, place + 1):
         if name not in keys:  # else it is among them
@@ -218,7 +232,7 @@ def _grouped_by_spark(
     source: AggregateSource,
     columns: dict[str, str],
     spark: SparkSession,
-    on_rows: OnRows,
+    on_more: OnRows,
 ) -> Iterator[Truth]:
     # Spark computes one portion while the next is read.
     with ThreadPoolExecutor(1, "computing") as pool:
@@ -227,7 +241,7 @@ def _grouped_by_spark(
             if under_way is not None:
                 yield under_way.result()
             under_way = pool.submit(_computed, spark, bound, portion)
-            on_rows(rows)
+            on_more(rows)
         if under_way is not None:
             yield under_way.result()
 
@@ -238,7 +252,7 @@ def _portions(
     source: AggregateSource,
     columns: dict[str, str],
 ) -> Iterator[tuple[int, Truth]]:
-    """How many rows were read so far, and what they add since the last time, for Spark to group."""
+    """How many rows were read since the last time, and what they add, for Spark to group."""
     rows = 0
     waiting: list[pa.Table] = []
     left_out: Counter[str] = Counter()
@@ -252,7 +266,7 @@ def _portions(
             add_up = signed  # hardly two rows are equal: Spark adds them up
         if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
             yield rows, Truth(pa.concat_tables(waiting), _reasons(source.table, left_out))
-            waiting, left_out = [], Counter()
+            rows, waiting, left_out = 0, [], Counter()
     if waiting:
         yield rows, Truth(pa.concat_tables(waiting), _reasons(source.table, left_out))
 

@@ -379,6 +379,12 @@ def test_several_tables_with_other_names_and_types(database18: Database) -> None
         ("1",): (3, 2 * (2**31 - 1) + 2**63 - 1),
         (str(2**40),): (1, 2**63 - 1),
     }
+    # What is told is rows, of all tables together. M7.1
+    told: list[int] = []
+    with snapshot(database18.dsn()) as source:
+        bound, _ = truth_of(source, config)
+        true_sums(source.connection, bound, no_spark, told.append)
+    assert told == [2, 4]
 
 
 def test_values_are_printed_as_in_the_log_whatever_the_role_s_settings(
