@@ -60,7 +60,7 @@ def reset(
             loaded,
             chosen,
             spark,
-            on_rows=lambda rows: stderr.print(f"  {rows:,} rows read", markup=False),
+            on_rows=_reading,
             on_wait=lambda who: _waiting("; ".join(map(str, who))),
         )
     outcome = f"is seeded at {done.lsn}, with {done.rows:,} combinations"
@@ -89,7 +89,14 @@ def verify(
         with spark_when_needed("penstock verify") as spark:
             for chosen in _chosen(loaded, names or []):
                 try:
-                    result = run_verify(loaded, chosen, spark, repair=repair, on_wait=_waiting)
+                    result = run_verify(
+                        loaded,
+                        chosen,
+                        spark,
+                        repair=repair,
+                        on_rows=(lambda _: None) if as_json else _reading,
+                        on_wait=_waiting,
+                    )
                 except NotVerifiable as error:
                     if names:
                         raise
@@ -101,6 +108,10 @@ def verify(
     if as_json:
         print_json({"aggregates": [as_dict(each) for each in found]})
     raise typer.Exit(1 if any(each.differences for each in found) else 0)
+
+
+def _reading(rows: int) -> None:
+    stderr.print(f"  {rows:,} rows read", markup=False)
 
 
 def _waiting(what: str) -> None:

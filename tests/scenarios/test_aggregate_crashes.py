@@ -37,8 +37,8 @@ from support.waiting import eventually
 
 # For each version of the server. Every kind comes once before one comes again.
 KINDS = ("cut", "crash", "worker", "driver", "jvm", "capture")
-# The first three. What else is killed takes Spark along, which takes long; the scenario of
-# `penstock run` kills some of it.
+# The first two. The others kill processes, and most of them take Spark along, which takes long; the
+# scenario of `penstock run` kills some of them.
 FAULTS = repeats(2, soak=30)
 VERSIONS = SUPPORTED_VERSIONS if SOAK else (18,)
 TARGETS = ("ft_all", "ft_service_stats", "ft_by_date", "ft_live", "ft_normal")

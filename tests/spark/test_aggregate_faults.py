@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from penstock.changelog.planning import Limit
 from penstock.changelog.reader import LogReader
@@ -479,6 +481,33 @@ def test_what_goes_wrong_in_seeding_and_will_not_pass_ends_the_job(
     monkeypatch.setattr(seeding, "true_sums", broken)
     with captured(config), job(config, spark) as running:
         assert isinstance(running.failed(), ZeroDivisionError)
+
+
+def test_a_job_does_not_wait_for_a_seeding_that_waits_for_the_source(
+    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    config = notify_config(prepared, tmp_path / "log", LIVE)
+    waits = (
+        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT%'"
+        " AND datname = current_database()"
+    )
+    with prepared.connect(autocommit=False) as other, captured(config):
+
+        def locked(*arguments: Any) -> Any:
+            # Not before: the snapshot would wait for it.
+            other.execute("LOCK TABLE notifications")
+            return true_sums(*arguments)
+
+        monkeypatch.setattr(seeding, "true_sums", locked)
+        with capture_logs() as said, job(config, spark) as running:
+            eventually(lambda: prepared.rows(waits), "the seeding waits", within_s=60)
+            # Spark's own first batch is not what is waited for.
+            eventually(lambda: "following" in {each["event"] for each in said}, "it follows")
+            began = time.monotonic()
+            running.stop()
+            assert time.monotonic() - began < 10
+            assert running.error is None
+        assert prepared.value("SELECT state FROM penstock.progress") == "seeding"
 
 
 def test_a_reset_without_seeding_counts_from_the_end_of_the_log_also_while_a_job_runs(

@@ -91,7 +91,28 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
         seed(config, config.aggregate[0], lambda: spark, on_rows=read.append)
         for target in TARGETS:
             assert differences(connection, target) == 0
+        assert prepared.rows("SELECT skipped FROM penstock.progress") == [({},)]
+        # Of some pieces there are rows that Spark cannot hold. M4.5, M4.6
+        prepared.run(
+            "UPDATE notifications SET price = 'NaN' WHERE id IN"
+            " (SELECT id FROM notifications ORDER BY id LIMIT 70)"
+        )
+        seed(config, config.aggregate[0], lambda: spark)
+        assert prepared.rows("SELECT skipped FROM penstock.progress") == [
+            ({"public.notifications: a price that Spark cannot hold": 70},)
+        ]
+        assert prepared.value("SELECT sum(count) FROM ft_all") == prepared.value(
+            "SELECT count(*) FROM (TABLE notifications UNION ALL TABLE notification_history) AS n"
+            " WHERE price IS DISTINCT FROM 'NaN'"
+        )
+        assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+        rows = prepared.value(
+            "SELECT (SELECT count(*) FROM notifications)"
+            " + (SELECT count(*) FROM notification_history)"
+        )
     assert len(read) > 2
+    assert read == sorted(read)
+    assert read[-1] == rows
 
 
 def test_positions_follow_the_log_although_the_tables_rest(

@@ -104,6 +104,11 @@ def sum_name(each: Input) -> str:
     return f"{each.key} sum"
 
 
+def cannot_hold(table: TableName, column: str) -> str:
+    """The reason why a row does not count."""
+    return f"{table}: a {column} that Spark cannot hold"
+
+
 def delta_schema(wanted: Sequence[Summed]) -> pa.Schema:
     keys = {each.key: each.kind.arrow for one in wanted for each in one.keys}
     sums = {sum_name(each): sum_type(each.kind) for one in wanted for each in one.sums}
@@ -228,7 +233,7 @@ class _Plan:
         counted = classify(found, self._needed, self._source.rules, str(self._source.table))
         arrays, bad = self._arrays(octets, counted)
         for name, mask in bad.items():
-            reason = f"{self._source.table}: a {name} that Spark cannot hold"
+            reason = cannot_hold(self._source.table, name)
             counted.skipped[reason] += int(np.count_nonzero(mask))
         good = ~np.logical_or.reduce([np.zeros(len(counted.rows), bool), *bad.values()])
         return counted, summed_up(self._wanted, arrays, pa.array(counted.sign), good)

@@ -37,6 +37,7 @@ from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.writing import Writer
+from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.connect import connect
 from penstock.postgres.tables import read_tables
 from penstock.scratch import scratch_folder
@@ -184,7 +185,7 @@ class Job:
                             continue
                         if not self._is_seeded(writer):
                             due[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
-            except _Stopped:
+            except (_Stopped, Cancelled):
                 pass
             except Exception as error:  # noqa: BLE001 - raised by `run`
                 self._failure = error
@@ -204,6 +205,7 @@ class Job:
                 self._config,
                 writer.config,
                 lambda: self._spark,
+                self._stopping,
                 on_rows=partial(self._tell_rows, writer.name),
             )
         except SeedingUnderWay:

@@ -11,9 +11,12 @@ transaction, which makes the state `seeded`.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -32,7 +35,8 @@ from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.target_tables import read_targets, usable
-from penstock.pipelines.truth import OnRows, true_sums
+from penstock.pipelines.truth import OnRows, Truth, true_sums
+from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.snapshots import snapshot
@@ -63,7 +67,8 @@ def seed(
     with _alone(config, aggregate) as target:
         before = _begin(target, aggregate, log)
         try:
-            return _seed(config, aggregate, spark, target, on_rows, on_wait)
+            # Whoever interrupts it is heeded by the thread that waits.
+            return _seed(config, aggregate, spark, target, Event(), on_rows, on_wait)
         except BaseException:
             if before is not None and before.state != "seeding":
                 with suppress(psycopg.Error):  # else the job seeds it
@@ -75,10 +80,14 @@ def seed_if_due(
     config: Config,
     aggregate: AggregateConfig,
     spark: Callable[[], SparkSession],
+    stop: Event,
     *,
     on_rows: OnRows = lambda _: None,
 ) -> Seeded | None:
-    """As `seed`, for one that a seeding has left unfinished. None: it is no longer."""
+    """As `seed`, for one that a seeding has left unfinished. None: it is no longer.
+
+    `stop` ends it while it reads the source, with `Cancelled`.
+    """
     with _alone(config, aggregate) as target:
         with usable(aggregate.name):
             progress = read_progress(target, aggregate.name)
@@ -86,7 +95,7 @@ def seed_if_due(
             return None
         _begin(target, aggregate, LogReader(config.log.path))
         on_rows(0)
-        return _seed(config, aggregate, spark, target, on_rows)
+        return _seed(config, aggregate, spark, target, stop, on_rows)
 
 
 @contextmanager
@@ -111,6 +120,7 @@ def _seed(
     aggregate: AggregateConfig,
     spark: Callable[[], SparkSession],
     target: psycopg.Connection[Any],
+    stop: Event,
     on_rows: OnRows,
     on_wait: OnWait = lambda _: None,
 ) -> Seeded:
@@ -121,13 +131,14 @@ def _seed(
     with (
         snapshot(config.source.conninfo, on_wait=on_wait) as source,
         translated(f"read the tables of aggregate {aggregate.name}"),
+        cancelled_by(stop, source.connection),
     ):
         _check_log_goes_on(log, source.lsn, aggregate.name)
         tables = read_tables(source.connection, [each.table for each in aggregate.sources])
         bound = bind(aggregate, types_of(tables), source.lsn)
-        sums = true_sums(source.connection, bound, spark, on_rows)
+        truth = true_sums(source.connection, bound, spark, on_rows)
     with usable(aggregate.name):
-        return _write(target, aggregate, sums, source.lsn)
+        return _write(target, aggregate, truth, source.lsn)
 
 
 def _begin(
@@ -158,9 +169,10 @@ def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:
     )
 
 
-def _nothing(aggregate: AggregateConfig) -> pa.Table:
+def _nothing(aggregate: AggregateConfig) -> Truth:
     dimensions = {name: pa.array([], pa.string()) for name in aggregate.dimensions}
-    return pa.table(dimensions | {name: pa.array([], pa.int64()) for name in aggregate.measures})
+    measures = {name: pa.array([], pa.int64()) for name in aggregate.measures}
+    return Truth(pa.table(dimensions | measures), Counter())
 
 
 def consumer_of(aggregate: str) -> str:
@@ -198,7 +210,7 @@ def _check_log_goes_on(log: LogReader, lsn: Lsn, name: str) -> None:
 
 
 def _write(
-    target: psycopg.Connection[Any], aggregate: AggregateConfig, sums: pa.Table, lsn: Lsn
+    target: psycopg.Connection[Any], aggregate: AggregateConfig, truth: Truth, lsn: Lsn
 ) -> Seeded:
     tables = read_targets(target, aggregate)
     with target.transaction():
@@ -214,14 +226,14 @@ def _write(
             Aggregate(
                 aggregate.name, tables, seeded=True, epoch=0, fingerprint=aggregate.fingerprint
             ),
-            _batch(target, aggregate, sums),
+            _batch(target, aggregate, truth.sums),
         )
         target.execute(
             "UPDATE penstock.progress SET applied_lsn = %s, state = 'seeded', seeded_at = now(),"
-            " applied_at = now(), changes = 0, skipped = '{}', clamped = 0 WHERE aggregate = %s",
-            [str(lsn), aggregate.name],
+            " applied_at = now(), changes = 0, skipped = %s, clamped = 0 WHERE aggregate = %s",
+            [str(lsn), json.dumps(truth.skipped), aggregate.name],
         )
-    return Seeded(lsn, len(sums))
+    return Seeded(lsn, len(truth.sums))
 
 
 def _batch(target: psycopg.Connection[Any], aggregate: AggregateConfig, sums: pa.Table) -> Batch:

@@ -7,8 +7,10 @@ and Spark computes the expressions, as it does for the log: there is one definit
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,8 @@ from pyarrow import csv
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declarations import AggregateSource
-from penstock.decode.columns import column, texts_of
-from penstock.decode.deltas import AGGREGATE, NOTE, Input, signed, summed_up
+from penstock.decode.columns import Mask, column, texts_of
+from penstock.decode.deltas import AGGREGATE, NOTE, Input, cannot_hold, signed, summed_up
 from penstock.decode.types import Kind
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
@@ -40,14 +42,25 @@ _WORTH_IT = 0.5
 OnRows = Callable[[int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What rows add up to, and how many of them are not in it."""
+
+    # Dimensions as text, measures as numbers. Not yet added up.
+    sums: pa.Table
+    # As the log's reader does: those with values that Spark cannot hold, by reason.
+    skipped: Counter[str]
+
+
 def true_sums(
     connection: psycopg.Connection[Any],
     bound: Bound,
     spark: Callable[[], SparkSession],
     on_rows: OnRows = lambda _: None,
-) -> pa.Table:
-    """Dimensions as text, measures as numbers, of all tables that count. Not yet added up."""
-    parts = []
+) -> Truth:
+    """Of all tables that count."""
+    parts: list[Truth] = []
+    on_more = _added_up(on_rows)
     if not bound.config.all_plain:
         require_computable(spark(), [bound])
         # Else Spark's driver makes an object of every row, and computes there: all of its memory.
@@ -57,12 +70,27 @@ def true_sums(
             continue
         columns = _columns_of(connection, source, bound)
         if bound.config.all_plain:
-            parts.append(_grouped_by_server(connection, bound, source, columns))
-            on_rows(len(parts[-1]))
+            parts.append(_grouped_by_server(connection, bound, source, columns, on_more))
         else:
-            parts += _grouped_by_spark(connection, bound, source, columns, spark(), on_rows)
-    empty = _result(bound, [])
-    return pa.concat_tables([empty, *parts], promote_options="permissive")
+            parts += _grouped_by_spark(connection, bound, source, columns, spark(), on_more)
+    empty, _ = _result(bound, [])
+    sums = [empty, *(part.sums for part in parts)]
+    return Truth(
+        pa.concat_tables(sums, promote_options="permissive"),
+        sum((part.skipped for part in parts), Counter()),
+    )
+
+
+def _added_up(on_rows: OnRows) -> OnRows:
+    """To be told of more rows, of whichever table."""
+    read = 0
+
+    def on_more(rows: int) -> None:
+        nonlocal read
+        read += rows
+        on_rows(read)
+
+    return on_more
 
 
 def _columns_of(
@@ -81,6 +109,11 @@ def _columns_of(
         each.name: next(name for name in source.names(each.name) if name in existing)
         for each in bound.summed.inputs
     }
+
+
+def _reasons(table: TableName, left_out: Mapping[str, int]) -> Counter[str]:
+    """From how many rows were left out for a column."""
+    return Counter({cannot_hold(table, name): rows for name, rows in left_out.items() if rows})
 
 
 # --- by Postgres ---------------------------------------------------------------------------------
@@ -104,26 +137,44 @@ def _grouped_by_server(
     bound: Bound,
     source: AggregateSource,
     columns: dict[str, str],
-) -> pa.Table:
+    on_more: OnRows,
+) -> Truth:
     alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
     keys = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.keys}
     sums = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.sums}
+    # A numeric with a precision may be NaN. An integer may not, and costs nothing more.
+    special = [each.name for each in bound.summed.sums if each.kind.kind is Kind.DECIMAL]
+    counts = _without_special([sums[name] for name in special])
     groups = [key if columns[name] in alike else _printed(key) for name, key in keys.items()]
-    statement = sql.SQL("SELECT {selected} FROM {table} {where} GROUP BY {groups}").format(
+    statement = sql.SQL("SELECT {selected} FROM {table} GROUP BY {groups}").format(
         selected=sql.SQL(", ").join(
             [
                 *(_printed(key) for key in keys.values()),
+                sql.SQL("count(*) {}").format(counts),
+                *(sql.SQL("coalesce(sum({}) {}, 0)").format(c, counts) for c in sums.values()),
                 sql.SQL("count(*)"),
-                *(sql.SQL("coalesce(sum({}), 0)").format(column) for column in sums.values()),
+                *(
+                    sql.SQL("count(*) FILTER (WHERE {} = {})").format(sums[name], _SPECIAL)
+                    for name in special
+                ),
             ]
         ),
         table=_rows_of(connection, source.table),
-        where=_without_special(sums.values()),
         groups=sql.SQL(", ").join(groups) if groups else sql.SQL("()"),
     )
     with translated(f"count the rows of {source.table}"):
         rows = connection.execute(statement).fetchall()
-    return _result(bound, rows)
+    found, bad = _result(bound, rows)
+    place = len(keys) + 1 + len(sums)
+    read = np.array([row[place] for row in rows], np.int64)
+    on_more(int(read.sum()))
+    left_out = {name: int(read[mask].sum()) for name, mask in bad.items()}
+    for number, name in enumerate(special, place + 1):
+        if name not in keys:  # else it is among them
+            left_out[name] = sum(row[number] for row in rows)
+    nothing_left = np.array([row[len(keys)] == 0 for row in rows], bool)
+    good = ~np.logical_or.reduce([nothing_left, *bad.values()])
+    return Truth(found.filter(pa.array(good)), _reasons(source.table, left_out))
 
 
 def _printed(column: sql.Composable) -> sql.Composable:
@@ -131,31 +182,31 @@ def _printed(column: sql.Composable) -> sql.Composable:
     return sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END").format(column)
 
 
-def _without_special(columns: Any) -> sql.Composable:
-    """A value that Spark cannot hold makes the log's reader leave the row out; so does this."""
-    special = sql.SQL("'NaN', 'Infinity', '-Infinity'")
-    conditions = [
-        sql.SQL("coalesce({}::text NOT IN ({}), true)").format(column, special)
-        for column in columns
-    ]
-    if not conditions:
+# The log's reader leaves a row out that has a value which Spark cannot hold; so do we.
+_SPECIAL = sql.SQL("'NaN'::numeric")
+
+
+def _without_special(columns: Sequence[sql.Composable]) -> sql.Composable:
+    if not columns:
         return sql.SQL("")
-    return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions))
+    conditions = [sql.SQL("{} IS DISTINCT FROM {}").format(each, _SPECIAL) for each in columns]
+    return sql.SQL("FILTER (WHERE {})").format(sql.SQL(" AND ").join(conditions))
 
 
-def _result(bound: Bound, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """From rows of keys, the count and sums to dimensions and measures."""
+def _result(bound: Bound, rows: Sequence[Sequence[Any]]) -> tuple[pa.Table, dict[str, Mask]]:
+    """From rows of keys, the count and sums to dimensions and measures; and, by key, which of the
+    rows have a value of it that its type cannot hold.
+    """
     config = bound.config
     sums = [each.name for each in bound.summed.sums]
-    good = np.ones(len(rows), bool)
     keys: dict[str, pa.Array] = {}
+    bad: dict[str, Mask] = {}
     for place, each in enumerate(bound.summed.keys):
         keys[each.name] = texts = pa.array([row[place] for row in rows], pa.string())
         if rows:
             # Through the same type as in the log, so that one value is one text.
-            values, bad = column(texts_of(texts), each.kind)
+            values, bad[each.name] = column(texts_of(texts), each.kind)
             keys[each.name] = as_text(values)
-            good &= ~bad
     found: dict[str, pa.Array] = {
         name: keys[dimension.plain] if dimension.plain else pa.array([], pa.string())
         for name, dimension in config.dimensions.items()
@@ -165,7 +216,7 @@ def _result(bound: Bound, rows: Sequence[Sequence[Any]]) -> pa.Table:
         place = len(keys) + (0 if summed is None else 1 + sums.index(summed))
         kind = pa.int64() if summed is None else pa.decimal128(38, _scale(bound, summed))
         found[name] = pa.array([row[place] for row in rows], kind)
-    return pa.table(found).filter(pa.array(good))
+    return pa.table(found), bad
 
 
 def _scale(bound: Bound, name: str) -> int:
@@ -181,16 +232,16 @@ def _grouped_by_spark(
     source: AggregateSource,
     columns: dict[str, str],
     spark: SparkSession,
-    on_rows: OnRows,
-) -> Iterator[pa.Table]:
+    on_more: OnRows,
+) -> Iterator[Truth]:
     # Spark computes one portion while the next is read.
     with ThreadPoolExecutor(1, "computing") as pool:
-        under_way: Future[pa.Table] | None = None
-        for rows, deltas in _portions(connection, bound, source, columns):
+        under_way: Future[Truth] | None = None
+        for rows, portion in _portions(connection, bound, source, columns):
             if under_way is not None:
                 yield under_way.result()
-            under_way = pool.submit(_computed, spark, bound, deltas)
-            on_rows(rows)
+            under_way = pool.submit(_computed, spark, bound, portion)
+            on_more(rows)
         if under_way is not None:
             yield under_way.result()
 
@@ -200,21 +251,24 @@ def _portions(
     bound: Bound,
     source: AggregateSource,
     columns: dict[str, str],
-) -> Iterator[tuple[int, pa.Table]]:
-    """How many rows were read so far, and what they add since the last time."""
+) -> Iterator[tuple[int, Truth]]:
+    """How many rows were read since the last time, and what they add, for Spark to group."""
     rows = 0
     waiting: list[pa.Table] = []
+    left_out: Counter[str] = Counter()
     add_up = summed_up
     for copied in _copied(connection, source.table, list(columns.values())):
         rows += copied.num_rows
-        waiting.append(_deltas(bound, copied, add_up))
-        if len(waiting[-1]) > copied.num_rows * _WORTH_IT:
+        deltas, bad = _deltas(bound, copied, add_up)
+        waiting.append(deltas)
+        left_out.update(bad)
+        if len(deltas) > copied.num_rows * _WORTH_IT:
             add_up = signed  # hardly two rows are equal: Spark adds them up
         if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
-            yield rows, pa.concat_tables(waiting)
-            waiting = []
+            yield rows, Truth(pa.concat_tables(waiting), _reasons(source.table, left_out))
+            rows, waiting, left_out = 0, [], Counter()
     if waiting:
-        yield rows, pa.concat_tables(waiting)
+        yield rows, Truth(pa.concat_tables(waiting), _reasons(source.table, left_out))
 
 
 def _copied(
@@ -267,7 +321,11 @@ class _Blocks(io.RawIOBase):
         return size
 
 
-def _deltas(bound: Bound, copied: pa.RecordBatch, add_up: Callable[..., pa.Table]) -> pa.Table:
+def _deltas(
+    bound: Bound, copied: pa.RecordBatch, add_up: Callable[..., pa.Table]
+) -> tuple[pa.Table, dict[str, int]]:
+    """What rows add, and how many of them do not for a value of a column."""
+    left_out: dict[str, int] = {}
     arrays: dict[Input, pa.Array] = {}
     good = np.ones(copied.num_rows, bool)
     for each, texts in zip(bound.summed.inputs, copied.columns, strict=True):
@@ -275,12 +333,14 @@ def _deltas(bound: Bound, copied: pa.RecordBatch, add_up: Callable[..., pa.Table
             arrays[each] = texts
             continue
         arrays[each], bad = column(texts_of(texts), each.kind)
+        left_out[each.name] = int(np.count_nonzero(bad))
         good &= ~bad
     sign = pa.array(np.ones(copied.num_rows, np.int64))
-    return add_up(bound.summed, arrays, sign, good)
+    return add_up(bound.summed, arrays, sign, good), left_out
 
 
-def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:
+def _computed(spark: SparkSession, bound: Bound, portion: Truth) -> Truth:
+    deltas = portion.sums
     numbered = deltas.append_column(AGGREGATE, pa.array(np.zeros(len(deltas), np.int32)))
     noted = numbered.append_column(NOTE, pa.nulls(len(deltas), pa.string()))
     frame: DataFrame = spark.createDataFrame(noted)
@@ -288,7 +348,7 @@ def _computed(spark: SparkSession, bound: Bound, deltas: pa.Table) -> pa.Table:
     with computing():
         result = rows.toArrow()
     (batch,) = batches(result, [bound])
-    return batch.sums
+    return Truth(batch.sums, portion.skipped)
 
 
 def _rows_of(connection: psycopg.Connection[Any], table: TableName) -> sql.Composable:

@@ -142,7 +142,7 @@ def verify(
             _require_capture(source, config.source.slot, log, on_wait)
             sources = read_tables(source.connection, [each.table for each in aggregate.sources])
             bound = bind(aggregate, types_of(sources), source.lsn)
-            truth = true_sums(source.connection, bound, spark, on_rows)
+            truth = true_sums(source.connection, bound, spark, on_rows).sums
         _wait_for_log(log, source.lsn, on_wait)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         progress = _progress(target, aggregate, log)

@@ -63,7 +63,9 @@ def test_reset_seeds_or_empties_and_says_so(database18: Database, file: Path) ->
     done = command(file, "reset", "counts")
     assert done.exit_code == 0, done.output
     lsn = database18.value("SELECT applied_lsn::text FROM penstock.progress")
-    assert f"counts is seeded at {lsn}, with 2 combinations" in done.stdout
+    assert done.stdout == f"counts is seeded at {lsn}, with 2 combinations\n"
+    # Progress does not mix with results. M7.1
+    assert done.stderr == "  3 rows read\n"
     assert database18.value("SELECT sum(count) FROM stats") == 3
     # Again, after somebody has spoilt it.
     database18.run("UPDATE stats SET count = 9")
@@ -72,6 +74,7 @@ def test_reset_seeds_or_empties_and_says_so(database18: Database, file: Path) ->
     done = command(file, "reset", "since")
     assert done.exit_code == 0, done.output
     assert "since is empty, and counts what commits after" in done.stdout
+    assert done.stderr == ""
     assert database18.value("SELECT count(*) FROM since") == 0
 
 
@@ -81,6 +84,8 @@ def test_verify_lists_differences_and_ends_with_1(database18: Database, file: Pa
     fine = command(file, "verify")
     assert fine.exit_code == 0, fine.output
     assert ": 2 rows, 0 differences\n" in fine.stdout
+    assert "  3 rows read\n" in fine.stderr
+    assert "rows read" not in fine.stdout
     # One that cannot be verified is left out, unless it is asked for.
     assert "since cannot be verified: it was not seeded: left out" in fine.stderr
     assert command(file, "verify", "since").exception is not None
@@ -100,6 +105,7 @@ def test_verify_as_json_and_repair(database18: Database, file: Path) -> None:  #
     database18.run("UPDATE stats SET count = 7 WHERE service = 's'")
     as_json = command(file, "verify", "--json", "--repair")
     assert as_json.exit_code == 1
+    assert "rows read" not in as_json.stderr
     (found,) = json.loads(as_json.stdout)["aggregates"]
     assert (found["aggregate"], found["rows"], found["parked"]) == ("counts", 2, 0)
     assert found["repaired"] is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any, NoReturn
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.pipelines import seeding
 from penstock.pipelines import truth as truth_module
 from penstock.pipelines.seeding import Seeded, seed, seed_if_due
 from penstock.pipelines.truth import true_sums
+from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.snapshots import snapshot
 from support.database import Database
 from support.logs import begin_log
@@ -227,7 +229,7 @@ def test_two_do_not_seed_at_once(
         with pytest.raises(SeedingUnderWay, match="counts is being seeded by another process"):
             seed(config, SEEDED, no_spark)
         with pytest.raises(SeedingUnderWay):
-            seed_if_due(config, SEEDED, no_spark)
+            seed_if_due(config, SEEDED, no_spark, Event())
         others.append(None)
         return true_sums(*arguments)
 
@@ -236,9 +238,9 @@ def test_two_do_not_seed_at_once(
     assert others
     assert shown(source) == EXPECTED
     # And one that is seeded meanwhile is not seeded again.
-    assert seed_if_due(config, SEEDED, no_spark) is None
+    assert seed_if_due(config, SEEDED, no_spark, Event()) is None
     source.run("UPDATE penstock.progress SET state = 'seeding'", "DELETE FROM stats")
-    assert seed_if_due(config, SEEDED, no_spark) is not None
+    assert seed_if_due(config, SEEDED, no_spark, Event()) is not None
     assert shown(source) == EXPECTED
 
 
@@ -293,3 +295,57 @@ def test_a_log_that_begins_after_the_snapshot_is_refused(
     with pytest.raises(NotSeeded, match=r"the change log begins at .*, after the snapshot"):
         seed(config, SEEDED, no_spark)
     assert state(source)[0] == "seeding"
+
+
+def test_rows_that_are_left_out_are_counted_by_reason(
+    source: Database, tmp_path: Path
+) -> None:  # M4.5, M4.6, M5.5
+    source.run("INSERT INTO notifications VALUES (4, 's', 'a', 'NaN'), (5, 'x', 'y', 'NaN')")
+    source.run("ALTER TABLE stats ADD cost numeric")
+    config = config_of(source, tmp_path)
+    costs = declared(measures={"count": "count", "cost": "sum(price)"})
+    assert seed(config, costs, no_spark).rows == 2
+    assert shown(source) == EXPECTED
+    skipped = "SELECT skipped FROM penstock.progress"
+    reason = "public.notifications: a price that Spark cannot hold"
+    assert source.rows(skipped) == [({reason: 2},)]
+    # Mended, they count.
+    source.run("UPDATE notifications SET price = 1 WHERE price = 'NaN'")
+    seed(config, costs, no_spark)
+    assert shown(source) == {**EXPECTED, ("s", "a"): 3, ("x", "y"): 1}
+    assert source.rows(skipped) == [({},)]
+
+
+def test_a_seeding_that_waits_for_the_source_ends_when_it_is_stopped(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    source.run("UPDATE penstock.progress SET state = 'seeding'")
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool, source.connect(autocommit=False) as other:
+
+        def locked(*arguments: Any) -> Any:
+            # Not before: the snapshot would wait for it.
+            other.execute("LOCK TABLE notifications")
+            return true_sums(*arguments)
+
+        monkeypatch.setattr(seeding, "true_sums", locked)
+        under_way = pool.submit(seed_if_due, config, SEEDED, no_spark, stop)
+        eventually(lambda: waiting_for_locks(source), "the seeding waits for the table")
+        stop.set()
+        with pytest.raises(Cancelled):
+            under_way.result(5)
+        assert not waiting_for_locks(source)
+    # What was there is there, and the next one seeds it.
+    assert state(source)[0] == "seeding"
+    assert shown(source) == EXPECTED
+    monkeypatch.setattr(seeding, "true_sums", true_sums)
+    assert seed_if_due(config, SEEDED, no_spark, Event()) is not None
+
+
+def waiting_for_locks(database: Database) -> list[Any]:
+    return database.rows(
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND query LIKE 'SELECT%' AND datname = current_database()"
+    )

@@ -43,7 +43,7 @@ def truth_of(
 ) -> tuple[Bound, dict[Any, tuple[Any, ...]]]:
     types = types_of(read_tables(source.connection, [each.table for each in config.sources]))
     bound = bind(config, types, source.lsn)
-    sums = true_sums(source.connection, bound, no_spark)
+    sums = true_sums(source.connection, bound, no_spark).sums
     return bound, rolled_up(sums, list(config.dimensions), list(config.measures))
 
 
@@ -281,8 +281,10 @@ def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None: 
         bound = bind(config, types_of(read_tables(source.connection, [table])), source.lsn)
         columns = [each.name for each in bound.summed.inputs]
         (copied,) = truth_module._copied(source.connection, table, columns)
-        summed = truth_module._deltas(bound, copied, summed_up).to_pylist()
-    rows = [{name.split(" ")[0]: value for name, value in row.items()} for row in summed]
+        summed, left_out = truth_module._deltas(bound, copied, summed_up)
+    rows = [
+        {name.split(" ")[0]: value for name, value in row.items()} for row in summed.to_pylist()
+    ]
     shown = [
         tuple(row[name] for name in ("padded", "word", "flag", "tags", "price")) for row in rows
     ]
@@ -292,21 +294,66 @@ def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None: 
         ("a  ", None, False, None, None),
         (None, "NULL", None, None, Decimal("2.00")),
     ]
+    assert {name: rows for name, rows in left_out.items() if rows} == {"at": 1, "price": 1}
 
 
-def test_rows_with_values_that_spark_cannot_hold_are_left_out(
-    database: Database,
-) -> None:  # M4.6, M5.6
+def test_rows_with_values_that_spark_cannot_hold_are_left_out_and_counted_as_in_the_log(
+    database: Database, tmp_path: Path
+) -> None:  # M4.5, M4.6, M5.5, M5.6
     database.run(
-        "CREATE TABLE notifications (id int PRIMARY KEY, at timestamp, price numeric(10,2))",
-        "INSERT INTO notifications VALUES (1, '2026-01-01', 'NaN'), (2, '2026-01-01', 1.5),"
-        " (3, 'infinity', 1), (4, '0044-03-15 BC', 1), (5, '2026-01-01', NULL), (6, NULL, 2)",
+        "CREATE TABLE notifications (id int PRIMARY KEY, at timestamp, price numeric(10,2),"
+        " fee numeric(5,1), size int)"
     )
-    config = declared(dimensions=["at"], measures={"count": "count", "cost": "sum(price)"})
-    assert truth(database, config) == {
-        ("2026-01-01 00:00:00.000000",): (2, Decimal("1.50")),
-        (None,): (1, Decimal("2.00")),
+    config = published(database, tmp_path)
+    kept = {
+        ("2026-01-01 00:00:00.000000",): (2, Decimal("1.50"), Decimal("0.5"), 4),
+        (None,): (1, Decimal("2.00"), Decimal(0), 0),
     }
+    counts = declared(
+        dimensions=["at"],
+        measures={"count": "count", "cost": "sum(price)", "fees": "sum(fee)", "size": "sum(size)"},
+    )
+    with capturing(config):
+        with snapshot(database.dsn()) as source:
+            start = source.lsn
+        database.run(
+            "INSERT INTO notifications VALUES (1, '2026-01-01', 'NaN', 1, 2),"
+            " (2, '2026-01-01', 1.5, 0.5, 4), (3, 'infinity', 1, 1, 1),"
+            " (4, '0044-03-15 BC', 1, 1, 1), (5, '2026-01-01', NULL, NULL, NULL),"
+            # Of one moment nothing is left.
+            " (6, NULL, 2, NULL, NULL), (7, '2026-01-02', 'NaN', 'NaN', 1),"
+            # Each reason is told.
+            " (8, '-infinity', 1, 'NaN', 1), (9, '2026-01-01', 2, 'NaN', 1)"
+        )
+        with snapshot(database.dsn()) as source:
+            bound, sums = truth_of(source, counts)
+            found = true_sums(source.connection, bound, no_spark)
+        log = complete(tmp_path, source.lsn)
+    assert sums == kept
+    assert len(found.sums) == 2
+    assert found.skipped == {
+        "public.notifications: a at that Spark cannot hold": 3,
+        "public.notifications: a price that Spark cannot hold": 2,
+        "public.notifications: a fee that Spark cannot hold": 3,
+    }
+    deltas = log_deltas(log, bound, start, source.lsn, no_spark)
+    assert rolled_up(deltas.sums, list(counts.dimensions), list(counts.measures)) == kept
+    assert deltas.skipped == found.skipped
+
+
+def test_a_dimension_that_is_summed_too_is_left_out_once(
+    database18: Database,
+) -> None:  # M4.6, M5.5
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, price numeric(10,2))",
+        "INSERT INTO notifications VALUES (1, 'NaN'), (2, 1.5), (3, 1.5)",
+    )
+    config = declared(dimensions=["price"], measures={"count": "count", "cost": "sum(price)"})
+    with snapshot(database18.dsn()) as source:
+        bound, sums = truth_of(source, config)
+        found = true_sums(source.connection, bound, no_spark)
+    assert sums == {("1.50",): (2, Decimal("3.00"))}
+    assert found.skipped == {"public.notifications: a price that Spark cannot hold": 1}
 
 
 def test_several_tables_with_other_names_and_types(database18: Database) -> None:  # M4.5, M5.2
@@ -332,6 +379,12 @@ def test_several_tables_with_other_names_and_types(database18: Database) -> None
         ("1",): (3, 2 * (2**31 - 1) + 2**63 - 1),
         (str(2**40),): (1, 2**63 - 1),
     }
+    # What is told is rows, of all tables together. M7.1
+    told: list[int] = []
+    with snapshot(database18.dsn()) as source:
+        bound, _ = truth_of(source, config)
+        true_sums(source.connection, bound, no_spark, told.append)
+    assert told == [2, 4]
 
 
 def test_values_are_printed_as_in_the_log_whatever_the_role_s_settings(
