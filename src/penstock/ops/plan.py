@@ -31,6 +31,7 @@ from penstock.ops.outcome import (
     sends_generated,
     tables_after,
 )
+from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.steps import Plan, Step
 from penstock.postgres.catalog import check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
@@ -64,12 +65,20 @@ def plan_setup(
     published = publication_after(source, publication, tables, generated)
     aggregates = plan_aggregates(config, facts, after, published, destinations)
     grants = list(_capture_role_steps(facts, heartbeats=config.heartbeat.interval_min > 0))
-    _check_privileges(facts, [table for table, _ in identities], publication, grants)
+    for hidden in hidden_rows(config.aggregate, facts):
+        raise hidden
+    reads = list(missing_reads(config.aggregate, facts))
+    lacking = [
+        *(statement for step in grants for statement in step.statements),
+        *(statement for mine, statement in reads if not mine),
+    ]
+    _check_privileges(facts, [table for table, _ in identities], publication, lacking)
     steps = [
         *_adjust_publication(publication, tables, generated),
         *(_identity_step(table, wanted) for table, wanted in identities),
         *_publication_steps(source, publication, tables, generated),
         *grants,
+        *_reading_steps(facts.capture_user, [statement for _, statement in reads]),
         *aggregates.steps,
         *_slot_steps(source, facts),
     ]
@@ -244,6 +253,11 @@ def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Ste
         )
 
 
+def _reading_steps(role: str, statements: list[str]) -> Iterator[Step]:
+    if statements:
+        yield Step(f"role {role} may seed and verify aggregates", tuple(statements))
+
+
 def _slot_steps(source: SourceConfig, facts: SourceFacts) -> Iterator[Step]:
     if facts.slot is None:
         yield Step(
@@ -258,9 +272,12 @@ def _check_privileges(
     facts: SourceFacts,
     altered: list[TableFacts],
     publication: PublicationFacts | None,
-    grants: list[Step],
+    lacking: list[str],
 ) -> None:
-    """All that the set-up role lacks, in one error with the SQL for all of it."""
+    """All that the set-up role lacks, in one error with the SQL for all of it.
+
+    `lacking`: what capture's role lacks, and this one may not give it.
+    """
     role = facts.role
     if role.superuser:
         return
@@ -283,8 +300,7 @@ def _check_privileges(
             fixes[owning_sql(what, table.owner, table.owner_superuser, me)] = None
     if facts.slot is None and not role.may_replicate:
         fixes[f"ALTER ROLE {me} REPLICATION"] = None
-    for step in grants:
-        fixes.update(dict.fromkeys(step.statements))
+    fixes.update(dict.fromkeys(lacking))
     if fixes:
         raise PrivilegeMissing(
             f'role "{role.name}" may not do all that set-up needs',

@@ -15,6 +15,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.outcome import after_setup
+from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
@@ -46,6 +47,7 @@ def check_aggregates(
         if not (unfit or lacking or any(now)):
             what = "its columns, with their old values, are in the WAL"
             yield Finding("aggregate_inputs", "ok", subject, what)
+        yield from _reads(aggregate, facts, subject)
         destination = destinations.get(aggregate.name)
         if isinstance(destination, PenstockError):
             why = "Nothing can be written to its targets."
@@ -83,6 +85,15 @@ def _inputs(
     for error in input_errors(aggregate, facts.tables, publication, facts.server.major):
         why = "It cannot be counted."
         yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
+
+
+def _reads(aggregate: AggregateConfig, facts: SourceFacts, subject: str) -> Iterator[Finding]:
+    why = "Seeding reads its tables with that role, and so does `penstock verify`."
+    if lacking := [sql for _, sql in missing_reads([aggregate], facts)]:
+        what = f'role "{facts.capture_user}" may not read all that it must'
+        yield Finding("aggregate_privileges", "error", subject, what, why, "; ".join(lacking))
+    for hidden in hidden_rows([aggregate], facts):
+        yield from_error("aggregate_privileges", subject, hidden, why)
 
 
 def _old_values(
