@@ -35,7 +35,13 @@ from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.steps import Plan, Step
 from penstock.postgres.catalog import check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
-from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.publications import (
+    MARK,
+    OPERATIONS,
+    PublicationFacts,
+    PublishedTable,
+    listed,
+)
 from penstock.postgres.slots import check_failover, check_health, check_kind, create_sql, drop_sql
 from penstock.postgres.tables import TableFacts
 from penstock.words import counted
@@ -207,27 +213,22 @@ def _publication_steps(
     if publication is None:
         options = "publish_via_partition_root = true"
         options += ", publish_generated_columns = stored" if generated else ""
-        listed = ", ".join(_listed(table) for table in tables.values())
+        held = ", ".join(listed(table) for table in tables.values())
         yield Step(
             f'publication "{source.publication}" of {counted(len(tables), "table")}',
             (
-                f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH ({options})",
+                f"CREATE PUBLICATION {name} FOR TABLE {held} WITH ({options})",
                 f"COMMENT ON PUBLICATION {name} IS '{MARK}'",
             ),
         )
         return
     missing = [table for table in tables.values() if publication.entry(table) is None]
     if missing:
-        listed = ", ".join(_listed(table) for table in missing)
+        added = ", ".join(listed(table) for table in missing)
         yield Step(
             f'{counted(len(missing), "table")} more in publication "{source.publication}"',
-            (f"ALTER PUBLICATION {name} ADD TABLE {listed}",),
+            (f"ALTER PUBLICATION {name} ADD TABLE {added}",),
         )
-
-
-def _listed(table: TableFacts) -> str:
-    # Children by inheritance have identities of their own, which nobody asked us to look after.
-    return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
 
 
 def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.config import Config
@@ -15,6 +16,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.outcome import after_setup
+from penstock.ops.published_targets import published_targets
 from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
@@ -35,10 +37,10 @@ def check_aggregates(
 ) -> Iterator[Finding]:
     """`destinations`: by aggregate, as the role sees it that writes there. `log_id`: of our log."""
     after, published = after_setup(config, facts)
+    # Before set-up, what counts is what it will make.
+    publication = facts.publications.get(config.source.publication, published)
     for aggregate in config.aggregate:
         subject = f"aggregate {aggregate.name}"
-        # Before set-up, what counts is what it will make.
-        publication = facts.publications.get(config.source.publication, published)
         unfit = list(_inputs(aggregate, facts, publication))
         lacking = list(_old_values(aggregate, config, facts, after))
         yield from unfit
@@ -59,6 +61,12 @@ def check_aggregates(
     for whole in _by_database(destinations):
         for clash in clashes(whole, facts):
             yield from_error("target", str(whole.name), clash, "Counts would go wrong.")
+        for clash in published_targets(whole, facts, publication):
+            why = (
+                "Each batch would be a change that makes another batch, without end; and the "
+                "server refuses to update a published table without a replica identity."
+            )
+            yield from_error("target_published", f"publication {publication.name}", clash, why)
 
 
 def check_expressions(
@@ -185,6 +193,10 @@ def _by_database(
     for one in destinations.values():
         if isinstance(one, Destination):
             place = (one.facts.system_id, one.facts.database)
-            before = merged[place].aggregates if place in merged else ()
-            merged[place] = Destination(one.name, (*before, *one.aggregates), one.facts)
+            if (before := merged.get(place)) is not None:
+                # Each has looked at its own targets only.
+                tables = {**before.facts.tables, **one.facts.tables}
+                aggregates = (*before.aggregates, *one.aggregates)
+                one = Destination(one.name, aggregates, replace(one.facts, tables=tables))
+            merged[place] = one
     yield from merged.values()
