@@ -60,3 +60,23 @@ def test_a_change_of_an_unpublished_table_does_not_hide_it(
                 connection.execute("INSERT INTO unpublished (body) VALUES ('x')")
         assert isinstance(running.failure(), PublicationMissing)
     assert database.confirmed(SLOT) < committed
+
+
+def test_one_that_is_made_anew_in_one_transaction_is_not_missed(
+    database: Database, tmp_path: Path
+) -> None:
+    # M3.7: what doctor advises in place of one FOR ALL TABLES.
+    prepare(database)
+    database.run(f"DROP PUBLICATION {PUBLICATION}")
+    database.run(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    mirror = Mirror(tmp_path)
+    with (
+        capturing(capture_config(database.dsn(), tmp_path)) as running,
+        database.connect() as connection,
+    ):
+        running.connected()
+        insert_items(connection, 3)
+        connection.execute(f"BEGIN; DROP PUBLICATION {PUBLICATION}; {SCHEMA[-1]}; COMMIT".encode())
+        insert_items(connection, 3)
+        mirror.must_equal(database)
+        assert running.connections == 1

@@ -11,6 +11,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.postgres.catalog import RoleFacts, ServerFacts
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.readable import Readable
 from penstock.postgres.slots import SlotFacts
 from penstock.postgres.tables import Column, Generated, Index, TableFacts
 
@@ -122,6 +123,16 @@ def slot(**changes: Any) -> SlotFacts:
     return SlotFacts(**{**facts, **changes})
 
 
+def readable(table: TableFacts, **changes: Any) -> Readable:
+    facts = {
+        "in_schema": True,
+        "schema_owned": False,
+        "columns": frozenset(column.name for column in table.columns),
+        "row_security": False,
+    }
+    return Readable(**{**facts, **changes})
+
+
 def source(*tables: TableFacts, **changes: Any) -> SourceFacts:
     """Set up and healthy unless told otherwise."""
     held = tables or (table(),)
@@ -133,6 +144,7 @@ def source(*tables: TableFacts, **changes: Any) -> SourceFacts:
         "tables": {t.name: t for t in held},
         "publications": {"penstock": publication(*(t.name.sql for t in held))},
         "slot": slot(),
+        "readable": {t.name: readable(t) for t in held},
     }
     return SourceFacts(**{**facts, **changes})
 

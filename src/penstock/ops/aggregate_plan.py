@@ -41,4 +41,4 @@ def plan_aggregates(
                 f"whether Spark can compute the expressions of aggregate {aggregate.name}, and its "
                 "targets hold what comes out, `penstock doctor` tells"
             )
-    return Plan(tuple(target_steps(destinations, facts, tables)), tuple(notes))
+    return Plan(tuple(target_steps(destinations, facts, tables, publication)), tuple(notes))

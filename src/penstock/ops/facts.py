@@ -11,6 +11,7 @@ from penstock.names import TableName
 from penstock.postgres.catalog import RoleFacts, ServerFacts, check_version, read_roles, read_server
 from penstock.postgres.failures import translated
 from penstock.postgres.publications import PublicationFacts, read_publications
+from penstock.postgres.readable import Readable, read_readable
 from penstock.postgres.slots import SlotFacts, read_slot
 from penstock.postgres.tables import TableFacts, read_tables
 
@@ -28,12 +29,14 @@ class SourceFacts:
     # Our publication, if it exists, and every other one that holds one of our tables.
     publications: dict[str, PublicationFacts]
     slot: SlotFacts | None
+    # What the role of `dsn` may read of each table; capture reads none.
+    readable: dict[TableName, Readable]
 
 
 def read_facts(
     connection: psycopg.Connection, source: SourceConfig, capture_user: str | None = None
 ) -> SourceFacts:
-    """Seven queries, however many tables; any role that may connect can run them.
+    """Eight queries, however many tables; any role that may connect can run them.
 
     `capture_user` is the role of `dsn` if the connection is another's.
     """
@@ -50,4 +53,5 @@ def read_facts(
             tables=tables,
             publications=read_publications(connection, source.publication, tables.values()),
             slot=read_slot(connection, source.slot),
+            readable=read_readable(connection, capture_user, tables.values()),
         )

@@ -31,10 +31,17 @@ from penstock.ops.outcome import (
     sends_generated,
     tables_after,
 )
+from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.steps import Plan, Step
 from penstock.postgres.catalog import check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
-from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.publications import (
+    MARK,
+    OPERATIONS,
+    PublicationFacts,
+    PublishedTable,
+    listed,
+)
 from penstock.postgres.slots import check_failover, check_health, check_kind, create_sql, drop_sql
 from penstock.postgres.tables import TableFacts
 from penstock.words import counted
@@ -64,12 +71,20 @@ def plan_setup(
     published = publication_after(source, publication, tables, generated)
     aggregates = plan_aggregates(config, facts, after, published, destinations)
     grants = list(_capture_role_steps(facts, heartbeats=config.heartbeat.interval_min > 0))
-    _check_privileges(facts, [table for table, _ in identities], publication, grants)
+    for hidden in hidden_rows(config.aggregate, facts):
+        raise hidden
+    reads = list(missing_reads(config.aggregate, facts))
+    lacking = [
+        *(statement for step in grants for statement in step.statements),
+        *(statement for mine, statement in reads if not mine),
+    ]
+    _check_privileges(facts, [table for table, _ in identities], publication, lacking)
     steps = [
         *_adjust_publication(publication, tables, generated),
         *(_identity_step(table, wanted) for table, wanted in identities),
         *_publication_steps(source, publication, tables, generated),
         *grants,
+        *_reading_steps(facts.capture_user, [statement for _, statement in reads]),
         *aggregates.steps,
         *_slot_steps(source, facts),
     ]
@@ -198,27 +213,22 @@ def _publication_steps(
     if publication is None:
         options = "publish_via_partition_root = true"
         options += ", publish_generated_columns = stored" if generated else ""
-        listed = ", ".join(_listed(table) for table in tables.values())
+        held = ", ".join(listed(table) for table in tables.values())
         yield Step(
             f'publication "{source.publication}" of {counted(len(tables), "table")}',
             (
-                f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH ({options})",
+                f"CREATE PUBLICATION {name} FOR TABLE {held} WITH ({options})",
                 f"COMMENT ON PUBLICATION {name} IS '{MARK}'",
             ),
         )
         return
     missing = [table for table in tables.values() if publication.entry(table) is None]
     if missing:
-        listed = ", ".join(_listed(table) for table in missing)
+        added = ", ".join(listed(table) for table in missing)
         yield Step(
             f'{counted(len(missing), "table")} more in publication "{source.publication}"',
-            (f"ALTER PUBLICATION {name} ADD TABLE {listed}",),
+            (f"ALTER PUBLICATION {name} ADD TABLE {added}",),
         )
-
-
-def _listed(table: TableFacts) -> str:
-    # Children by inheritance have identities of their own, which nobody asked us to look after.
-    return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
 
 
 def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Step]:
@@ -244,6 +254,11 @@ def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Ste
         )
 
 
+def _reading_steps(role: str, statements: list[str]) -> Iterator[Step]:
+    if statements:
+        yield Step(f"role {role} may seed and verify aggregates", tuple(statements))
+
+
 def _slot_steps(source: SourceConfig, facts: SourceFacts) -> Iterator[Step]:
     if facts.slot is None:
         yield Step(
@@ -258,9 +273,12 @@ def _check_privileges(
     facts: SourceFacts,
     altered: list[TableFacts],
     publication: PublicationFacts | None,
-    grants: list[Step],
+    lacking: list[str],
 ) -> None:
-    """All that the set-up role lacks, in one error with the SQL for all of it."""
+    """All that the set-up role lacks, in one error with the SQL for all of it.
+
+    `lacking`: what capture's role lacks, and this one may not give it.
+    """
     role = facts.role
     if role.superuser:
         return
@@ -283,8 +301,7 @@ def _check_privileges(
             fixes[owning_sql(what, table.owner, table.owner_superuser, me)] = None
     if facts.slot is None and not role.may_replicate:
         fixes[f"ALTER ROLE {me} REPLICATION"] = None
-    for step in grants:
-        fixes.update(dict.fromkeys(step.statements))
+    fixes.update(dict.fromkeys(lacking))
     if fixes:
         raise PrivilegeMissing(
             f'role "{role.name}" may not do all that set-up needs',

@@ -12,12 +12,14 @@ from penstock.errors import PenstockError, TargetClash
 from penstock.names import TableName, quote
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
+from penstock.ops.published_targets import published_targets
 from penstock.ops.steps import Step
 from penstock.ops.target_grants import check_privileges, missing_grants
 from penstock.pipelines.bookkeeping import SCHEMA, TABLES
 from penstock.pipelines.target_checks import target_errors
 from penstock.pipelines.target_facts import BOOKKEEPING
 from penstock.pipelines.targets import Target, create_sql
+from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
 
 
@@ -73,11 +75,15 @@ def target_steps(
     destinations: Sequence[Destination],
     facts: SourceFacts,
     tables: Mapping[TableName, TableFacts],
+    publication: PublicationFacts,
 ) -> Iterator[Step]:
     """Raises the first error, and `PrivilegeMissing` with the SQL for all that lacks."""
     for destination in destinations:
-        errors = (*clashes(destination, facts), *destination_errors(destination, facts, tables))
-        for error in errors:
+        for error in (
+            *clashes(destination, facts),
+            *published_targets(destination, facts, publication),
+            *destination_errors(destination, facts, tables),
+        ):
             raise error
         check_privileges(destination)
         for title, statements in (

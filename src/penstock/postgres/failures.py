@@ -20,6 +20,10 @@ SLOT_LIMIT_FIX = (
     "Drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), "
     "or raise max_replication_slots and restart the server"
 )
+_ROW_SECURITY_FIX = (
+    "Let the role of `dsn` see all rows: ALTER ROLE … BYPASSRLS, or use a role that owns the table "
+    "(and is not under FORCE ROW LEVEL SECURITY)"
+)
 
 
 @contextmanager
@@ -35,6 +39,9 @@ def translate(error: psycopg.Error, doing: str) -> SourceError:
     message = error.diag.message_primary or str(error).strip()
     problem = f"cannot {doing}: {message}"
     match error:
+        # By the server's function, for its messages may be in another language.
+        case pg.InsufficientPrivilege() if error.diag.source_function == "check_enable_rls":
+            return PrivilegeMissing(problem, remedy=_ROW_SECURITY_FIX)
         case pg.InsufficientPrivilege():
             return PrivilegeMissing(
                 problem, remedy="docs/roles.md has the SQL of a role that may do this"

@@ -65,6 +65,12 @@ class PublicationFacts:
         return None
 
 
+def listed(table: TableFacts) -> str:
+    """The table in a list of those to publish."""
+    # Children by inheritance have identities of their own, which nobody asked us to look after.
+    return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
+
+
 def read_publications(
     connection: psycopg.Connection, name: str, tables: Iterable[TableFacts]
 ) -> dict[str, PublicationFacts]:

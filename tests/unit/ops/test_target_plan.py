@@ -22,6 +22,7 @@ from support.facts import bare, column, source, table
 FACTS = source(
     table("notes", identity="full", columns=(column("service_id"), column("status"))),
 )
+PUBLISHED = FACTS.publications["penstock"]
 NOWHERE = TargetDatabase(
     system_id=1,
     database="app",
@@ -47,7 +48,7 @@ def destination(*aggregates: dict[str, Any], writer: str = "setup", **changes: A
 
 
 def steps(one: Destination) -> list[tuple[str, ...]]:
-    return [step.statements for step in target_steps([one], FACTS, FACTS.tables)]
+    return [step.statements for step in target_steps([one], FACTS, FACTS.tables, PUBLISHED)]
 
 
 # M7.5: 14 has no NULLS NOT DISTINCT.
@@ -130,9 +131,10 @@ def test_a_target_is_no_source_and_belongs_to_one_aggregate() -> None:
     for name in ("notes", "notes_1"):
         one = destination(declared(targets=[name]))
         with pytest.raises(TargetClash, match="among the tables"):
-            list(target_steps([one], facts, FACTS.tables))
+            list(target_steps([one], facts, FACTS.tables, PUBLISHED))
         # Elsewhere it is another table.
-        list(target_steps([replace(one, facts=replace(NOWHERE, system_id=2))], facts, FACTS.tables))
+        elsewhere = replace(one, facts=replace(NOWHERE, system_id=2))
+        list(target_steps([elsewhere], facts, FACTS.tables, PUBLISHED))
     with pytest.raises(TargetClash, match="counts and again both write"):
         steps(destination(declared(), declared(name="again")))
 
@@ -146,7 +148,7 @@ def test_a_column_that_differs_between_sources_gets_a_type_for_both_or_needs_one
     aggregate = declared(sources=["notes", "old"])
     held = Config.model_validate({"source": given, "aggregate": [aggregate]}).aggregate
     one = Destination(SOURCE, ((held[0], "setup"),), NOWHERE)
-    *_, made = target_steps([one], FACTS, facts(BaseType("int8", "bigint")))
+    *_, made = target_steps([one], FACTS, facts(BaseType("int8", "bigint")), PUBLISHED)
     assert "status bigint" in made.sql
     with pytest.raises(ConfigMissingKey, match="has another type in each source"):
-        list(target_steps([one], FACTS, facts(BaseType("text", "text"))))
+        list(target_steps([one], FACTS, facts(BaseType("text", "text")), PUBLISHED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.config import Config
@@ -15,6 +16,8 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.outcome import after_setup
+from penstock.ops.published_targets import published_targets
+from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
@@ -34,10 +37,10 @@ def check_aggregates(
 ) -> Iterator[Finding]:
     """`destinations`: by aggregate, as the role sees it that writes there. `log_id`: of our log."""
     after, published = after_setup(config, facts)
+    # Before set-up, what counts is what it will make.
+    publication = facts.publications.get(config.source.publication, published)
     for aggregate in config.aggregate:
         subject = f"aggregate {aggregate.name}"
-        # Before set-up, what counts is what it will make.
-        publication = facts.publications.get(config.source.publication, published)
         unfit = list(_inputs(aggregate, facts, publication))
         lacking = list(_old_values(aggregate, config, facts, after))
         yield from unfit
@@ -46,6 +49,7 @@ def check_aggregates(
         if not (unfit or lacking or any(now)):
             what = "its columns, with their old values, are in the WAL"
             yield Finding("aggregate_inputs", "ok", subject, what)
+        yield from _reads(aggregate, facts, subject)
         destination = destinations.get(aggregate.name)
         if isinstance(destination, PenstockError):
             why = "Nothing can be written to its targets."
@@ -57,6 +61,12 @@ def check_aggregates(
     for whole in _by_database(destinations):
         for clash in clashes(whole, facts):
             yield from_error("target", str(whole.name), clash, "Counts would go wrong.")
+        for clash in published_targets(whole, facts, publication):
+            why = (
+                "Each batch would be a change that makes another batch, without end; and the "
+                "server refuses to update a published table without a replica identity."
+            )
+            yield from_error("target_published", f"publication {publication.name}", clash, why)
 
 
 def check_expressions(
@@ -83,6 +93,15 @@ def _inputs(
     for error in input_errors(aggregate, facts.tables, publication, facts.server.major):
         why = "It cannot be counted."
         yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
+
+
+def _reads(aggregate: AggregateConfig, facts: SourceFacts, subject: str) -> Iterator[Finding]:
+    why = "Seeding reads its tables with that role, and so does `penstock verify`."
+    if lacking := [sql for _, sql in missing_reads([aggregate], facts)]:
+        what = f'role "{facts.capture_user}" may not read all that it must'
+        yield Finding("aggregate_privileges", "error", subject, what, why, "; ".join(lacking))
+    for hidden in hidden_rows([aggregate], facts):
+        yield from_error("aggregate_privileges", subject, hidden, why)
 
 
 def _old_values(
@@ -174,6 +193,10 @@ def _by_database(
     for one in destinations.values():
         if isinstance(one, Destination):
             place = (one.facts.system_id, one.facts.database)
-            before = merged[place].aggregates if place in merged else ()
-            merged[place] = Destination(one.name, (*before, *one.aggregates), one.facts)
+            if (before := merged.get(place)) is not None:
+                # Each has looked at its own targets only.
+                tables = {**before.facts.tables, **one.facts.tables}
+                aggregates = (*before.aggregates, *one.aggregates)
+                one = Destination(one.name, aggregates, replace(one.facts, tables=tables))
+            merged[place] = one
     yield from merged.values()

@@ -9,6 +9,7 @@ from penstock.errors import PublicationMissing
 from penstock.names import quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
+from penstock.ops.published_targets import narrowed_sql
 from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.tables import TableFacts
 
@@ -27,7 +28,7 @@ def check_publication(source: SourceConfig, facts: SourceFacts) -> Iterator[Find
         if (held := publication.entry(table)) is not None:
             yield from _filters(publication, held)
             yield from _partitions(publication, table, held)
-    yield from _extra(publication, tables, subject)
+    yield from _extra(publication, facts, subject)
 
 
 def _coverage(
@@ -118,9 +119,7 @@ def _partitions(
         )
 
 
-def _extra(
-    publication: PublicationFacts, tables: list[TableFacts], subject: str
-) -> Iterator[Finding]:
+def _extra(publication: PublicationFacts, facts: SourceFacts, subject: str) -> Iterator[Finding]:
     if publication.all_tables:
         yield Finding(
             "publication_extra",
@@ -129,11 +128,10 @@ def _extra(
             "it is FOR ALL TABLES",
             "Every change in the database is sent, and any table without a replica identity "
             "refuses UPDATE and DELETE.",
-            f"DROP PUBLICATION {quote(publication.name)}, then `penstock setup`; see docs/roles.md",
+            narrowed_sql(publication, facts),
         )
         return
-    ours = {table.name for table in tables}
-    others = [str(held.name) for held in publication.tables if held.name not in ours]
+    others = [str(held.name) for held in publication.tables if held.name not in facts.tables]
     others += [f"schema {quote(schema)}" for schema in publication.schemas]
     if others:
         yield Finding(

@@ -159,7 +159,7 @@ def _role_is_fine(role: RoleFacts) -> Finding:
             "info",
             f"role {role.name}",
             "capture connects as a superuser",
-            "It needs only to connect and to replicate.",
+            "It needs only to connect, to replicate, and to read the tables of aggregates.",
             "Use a role such as the one in docs/roles.md in dsn",
         )
     return Finding("privileges", "ok", f"role {role.name}", "the role may replicate")
