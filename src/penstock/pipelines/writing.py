@@ -16,7 +16,14 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConnectionLost, LogInUse, LogRetired, NotSeeded, PipelineFenced
+from penstock.errors import (
+    ConnectionLost,
+    ConsumerInvalidated,
+    LogInUse,
+    LogRetired,
+    NotSeeded,
+    PipelineFenced,
+)
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
@@ -267,6 +274,13 @@ class Writer(Closing):
         self._registered_at = now
         try:
             consumers.register(self._log.storage, consumer_of(self.name), self._log_id, position)
+        except ConsumerInvalidated as error:
+            raise NotSeeded(
+                f"aggregate {self.name} was released when the change log reached its disk budget",
+                remedy=f"Run: penstock reset {self.name}. A larger max_gib in [log] leaves it more "
+                "time",
+                aggregate=self.name,
+            ) from error
         except (OSError, LogInUse) as error:
             # The disk is full, perhaps. Nothing is lost: the target knows its position.
             _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from support.capturing import capturing
 from support.database import Database
 from support.targets import with_tables
 from support.toml import write_toml
+from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT
 
 COUNTS = {
@@ -76,6 +79,31 @@ def test_reset_seeds_or_empties_and_says_so(database18: Database, file: Path) ->
     assert "since is empty, and counts what commits after" in done.stdout
     assert done.stderr == ""
     assert database18.value("SELECT count(*) FROM since") == 0
+
+
+@pytest.mark.parametrize("where", ["notifications", "stats"], ids=["it reads", "it writes"])
+def test_a_reset_that_is_killed_leaves_all_as_it_was_and_is_done_again(
+    database18: Database, file: Path, where: str
+) -> None:  # M5.5
+    assert command(file, "reset", "counts").exit_code == 0
+    database18.run("INSERT INTO notifications VALUES (4, 's', 'a')")
+    words = [sys.executable, "-m", "penstock", "reset", "counts", "--config", str(file)]
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    with database18.connect(autocommit=False) as other:
+        other.execute(f"LOCK TABLE {where}".encode())
+        with subprocess.Popen(words) as resetting:
+            eventually(lambda: database18.rows(waiting, database18.name), "it waits", within_s=30)
+            resetting.kill()
+    eventually(
+        lambda: not database18.rows("SELECT FROM pg_replication_slots WHERE temporary"),
+        "its slot is gone",
+    )
+    assert database18.value("SELECT state FROM penstock.progress") == "seeding"
+    assert database18.value("SELECT sum(count) FROM stats") == 3
+    # The server may take the killed one for alive a moment longer.
+    eventually(lambda: command(file, "reset", "counts").exit_code == 0, "it is reset")
+    assert database18.value("SELECT sum(count) FROM stats") == 4
+    assert command(file, "verify", "counts").exit_code == 0
 
 
 def test_verify_lists_differences_and_ends_with_1(database18: Database, file: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.changelog.consumers import consumers
+from penstock.changelog.consumers import consumers, invalidate
 from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
@@ -178,6 +178,12 @@ def test_the_log_keeps_what_is_not_applied_and_what_the_job_still_plans_from(
         monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 60.0)
         writer.register(far)
         assert told() == 40, "not for each batch"
+        # It was too slow for the disk: what it needs may be gone.
+        monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
+        (consumer,) = consumers(job.log.storage)
+        invalidate(job.log.storage, consumer)
+        with pytest.raises(NotSeeded, match=r"was released when .* Run: penstock reset counts"):
+            writer.register(far)
 
 
 def full(*_arguments: object) -> None:
