@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -403,7 +405,7 @@ def test_batches_with_other_boundaries_than_before_are_applied_from_where_the_ta
         assert again == [0], "the first has a part of what the second needs"
 
 
-def test_a_checkpoint_that_is_gone_or_of_a_query_that_was_stopped_makes_no_difference(
+def test_a_checkpoint_that_is_gone_or_old_or_of_a_query_that_was_stopped_makes_no_difference(
     prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
     scratch = tmp_path / "scratch"
@@ -426,12 +428,23 @@ def test_a_checkpoint_that_is_gone_or_of_a_query_that_was_stopped_makes_no_diffe
             caught_up(prepared, running)
             assert differences(connection, "ft_live") == 0
             (checkpoint,) = scratch.glob("penstock-*/checkpoint")
+            shutil.copytree(checkpoint, tmp_path / "old" / "checkpoint")
             checkpoint.rename(tmp_path / "gone")
             work.work(5)
         work.work(5)
         with job(config, spark) as running:
             caught_up(prepared, running)
             assert differences(connection, "ft_live") == 0
+        # Should Spark go on from an old one all the same.
+        monkeypatch.setattr(job_module, "scratch_folder", lambda: nullcontext(tmp_path / "old"))
+        work.work(5)
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            assert differences(connection, "ft_live") == 0
+            # It did: it is the same query to Spark.
+            (query,) = (query for query in spark.streams.active if query.isActive)
+            old = json.loads((tmp_path / "old" / "checkpoint" / "metadata").read_text())
+            assert query.id == old["id"]
 
 
 @pytest.mark.parametrize("lost", ["source", "target"])
