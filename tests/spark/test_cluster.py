@@ -68,7 +68,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    environment = ENVIRONMENT | {"GATE": str(tmp_path)}
+    environment = ENVIRONMENT | {"GATE": str(tmp_path), "SHARE_BYTES": str(SHARE_BYTES)}
     with ExitStack() as stack:
 
         def start(kind: str, *words: object) -> Application:

@@ -31,19 +31,27 @@ def test_a_password_is_in_no_process_list_while_capture_runs(
     )
     environ = {"PENSTOCK_SOURCE_DSN": with_password} if source == "environment" else {}
     mirror = Mirror(tmp_path / "log")
+
+    def seen() -> list[str]:
+        """All command lines, if that of capture is among them."""
+        lines = command_lines()
+        ours = str(tmp_path / "capture.toml")
+        return lines if any(ours in line for line in lines) else []
+
     with capture_process(config, tmp_path, environ=environ) as process:
         # From the first moment on: a program may hide its arguments only after it has started.
-        started = command_lines()
+        # Nor has it any in the instant in which it is started.
+        started = eventually(seen, "capture is seen")
         with database18.connect() as connection:
             insert_items(connection, 10)
         mirror.must_equal(database18)
         written: Lsn = database18.wal_position()
         eventually(lambda: database18.confirmed(SLOT) >= written, "it reads and confirms")
-        running = command_lines()
+        running = seen()
         holders = processes_with(password)
         process.stop()
     for lines in (started, running):
-        assert any(str(tmp_path / "capture.toml") in line for line in lines), "capture is seen"
+        assert lines, "capture is seen"
         assert not any(password in line for line in lines)
     assert bool(holders) == (source == "environment"), "it had the password from where we think"
     assert password not in process.said()
