@@ -24,6 +24,7 @@ from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
 from penstock.pipelines import seeding, staging
 from penstock.pipelines.job import Job
+from penstock.pipelines.locks import try_lock
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.truth import true_sums
@@ -304,6 +305,35 @@ def test_a_start_behind_a_truncate_and_before_its_own_snapshot(
             shown = prepared.value("SELECT coalesce(sum(count), 0) FROM ft_normal")
             rows = "SELECT count(*) FROM notification_history WHERE key_type = 'normal'"
             assert shown == prepared.value(rows)
+
+
+def test_a_reset_that_fails_while_a_job_starts_loses_nothing(
+    prepared: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.3, M5.5
+    config = notify_config(prepared, tmp_path / "log", LIVE, NORMAL)
+    with (
+        prepared.connect() as connection,
+        prepared.connect() as resetting,
+        captured(config),
+    ):
+        work = Notifications(connection)
+        with job(config, spark) as running:
+            work.work(5)
+            caught_up(prepared, running)
+        work.work(10)
+        now = prepared.wal_position()
+        eventually(lambda: prepared.confirmed("penstock") >= now, "it is in the log")
+        assert try_lock(resetting, "seeding", "live")
+        prepared.run("UPDATE penstock.progress SET state = 'seeding' WHERE aggregate = 'live'")
+        with job(config, spark) as running:
+            eventually(lambda: running.job._follows, "the first batch is there", within_s=60)
+            # It gives up, and says that all is as it was.
+            prepared.run("UPDATE penstock.progress SET state = 'seeded' WHERE aggregate = 'live'")
+            resetting.close()
+            work.work(2)
+            caught_up(prepared, running)
+            for target in ("ft_live", "ft_normal"):
+                assert differences(connection, target) == 0
 
 
 def test_targets_on_another_server_are_seeded_and_followed(

@@ -1,7 +1,7 @@
 """Who reads the log, and how far each has come: one small file each, written by the consumer.
 
 A consumer says what it has *applied*: after a crash it may come back there and must find it. The
-Spark source says what Spark tells it, one batch late: never too much.
+Spark source says what Spark tells it, one batch late, or all of it when nothing comes any more.
 
 One that will not come back after a crash is temporary, and goes with its process: whoever prunes
 forgets it when its lock is free. Invariant: the lock is taken before the consumer is registered,

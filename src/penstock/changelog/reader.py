@@ -219,7 +219,8 @@ class LogReader:
             segment = self.segment(number, end)
             if number > after.segment:
                 base = segment.header().base_lsn
-                if complete is not None and base != complete:
+                # Where nothing was read of the one before, all of it is at or below the position.
+                if base > after.lsn if complete is None else base != complete:
                     # Whole frames are missing at the end of the one before.
                     where = self.segment(number - 1).where
                     raise LogCorrupt(where, self.visible_end(number - 1, head), "it was cut off")

@@ -152,7 +152,9 @@ class LocalStorage:
 
     def size(self, name: str) -> int:
         try:
-            return (self.root / name).stat().st_size
+            # Opened, for network file systems may answer from what they saw some seconds ago.
+            with (self.root / name).open("rb") as file:
+                return os.fstat(file.fileno()).st_size
         except PermissionError as error:
             raise LogUnreadable(str(self.root / name), error.strerror or "") from None
 

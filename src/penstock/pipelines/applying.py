@@ -18,7 +18,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors as pg
 
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.deciding import Covered, Decision, decide
@@ -53,7 +53,7 @@ class Applied:
     parked: int = 0
     below_zero: int = 0
     # Where the targets are now, if it was applied; before the batch's end, if that was far away.
-    end: Lsn = field(default=Lsn(0), compare=False)
+    end: Lsn = field(default=ZERO, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ def apply(
     covered: Covered,
     compute: Callable[[], Batch],
     read_again: Callable[[Covered], tuple[Batch, Lsn]],
+    *,
+    summed_after: Lsn = ZERO,
     left_at: Lsn | None = None,
 ) -> Applied:
     """Apply what the targets do not have yet; afterwards they are at the batch's end.
@@ -92,10 +94,11 @@ def apply(
             name=aggregate.name,
             epoch=aggregate.epoch,
             fingerprint=aggregate.fingerprint,
+            summed_after=summed_after,
             left_at=left_at,
         )
         if decision in ("skip", "wait") or progress is None:
-            return Applied(decision, end=progress.applied_lsn if progress else Lsn(0))
+            return Applied(decision, end=progress.applied_lsn if progress else ZERO)
         if decision == "read":
             missed = Covered(covered.log_id, progress.applied_lsn, covered.end)
             batch, end = read_again(missed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import NotSeeded, PipelineFenced, ProgressGap
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.pipelines.bookkeeping import Progress
 
 # The batch's own deltas are right; they must be read anew, from P; nothing is to be done; nothing
@@ -33,11 +33,13 @@ def decide(
     name: str,
     epoch: int,
     fingerprint: str,
+    summed_after: Lsn = ZERO,
     left_at: Lsn | None = None,
 ) -> Decision:
     """Raises the named error of what must not be applied.
 
-    `left_at`: where the target was when this job could not write to it, and went on without it.
+    `summed_after`: what commits at or below it is not in the batch's own deltas. `left_at`: where
+    the target was when this job could not write to it, and went on without it.
     """
     if progress is None:
         raise NotSeeded(
@@ -76,10 +78,10 @@ def decide(
             remedy="Start the job again, with the configuration that the reset had",
             aggregate=name,
         )
-    if covered.start == applied:
+    if covered.start == applied >= summed_after:
         return "apply"
     was_away = left_at is not None and applied >= left_at
-    if covered.start < applied or progress.state == "seeded" or was_away:
+    if covered.start <= applied or progress.state == "seeded" or was_away:
         # Other boundaries than before, or the job was further on: the log has it all.
         return "read"
     raise ProgressGap(

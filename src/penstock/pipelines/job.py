@@ -57,6 +57,7 @@ _ASYNC = {
 _LOOK_EVERY_S = 0.5
 _AWAY_LOOK_S = 0.1
 _FEW_SHARES = 3
+_SEEN_WITHIN_S = 10.0
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
 _AT_ONCE = Limit(256 * 2**20)
 
@@ -161,7 +162,8 @@ class Job:
         for writer in self._writers:
             stack.enter_context(writer)
         _require_one(self._writers)
-        # Positions of targets only go up, so that nothing is left out that a later batch needs.
+        # What is applied, or will be seeded, need not be summed. Should a position go back all the
+        # same, as when a reset fails, the log is read again.
         end = self._log.end().lsn
         for number, writer in enumerate(self._writers):
             if not writer.away:
@@ -336,11 +338,13 @@ class Job:
         """
         writer = self._writers[number]
         compute = partial(self._batch, result, number, number)
-        applied = writer.apply(covered, compute, partial(self._read_again, number))
+        summed_after = Lsn(self._bound[number].summed.applied_lsn)
+        read_again = partial(self._read_again, number)
+        applied = writer.apply(covered, compute, read_again, summed_after)
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)
             self._has_applied = True
-        return applied is not None and not writer.is_behind and not writer.needs_seed
+        return applied is not None and applied.decision != "wait" and not writer.is_behind
 
     def _goes_on_without(self, left: Sequence[int], end: Lsn) -> bool:
         """Whether there is more to do, and not only for aggregates whose targets are away."""
@@ -364,6 +368,8 @@ class Job:
         """What a range adds to one aggregate, from the log; of a long one its beginning, and where
         that ends.
         """
+        # Where storage is shared, who read the batch may have seen the end of the log before us.
+        self._log.wait(Lsn(covered.end - 1), _SEEN_WITHIN_S)
         after, up_to = self._log.locate(covered.start), self._log.locate(covered.end)
         end = limited(self._log, after, up_to, _AT_ONCE).lsn
         alone = [self._bound[number].after(covered.start)]

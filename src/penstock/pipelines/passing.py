@@ -13,6 +13,9 @@ from penstock.errors import ConnectionLost, SourceUnavailable, TargetUnavailable
 _PASSING = ("08", "40", "53", "57", "58", "55006", "55P03")
 # A large batch takes long, and the server may have a limit: it ends the session.
 _SESSION_LIMITS = ("25P03", "25P04")
+# For sessions that write batches, which would reach such limits again and again: they are for
+# others. That on transactions has no name before PostgreSQL 17.
+UNLIMITED = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 
 
 def passes(error: BaseException | None) -> bool:

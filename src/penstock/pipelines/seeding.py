@@ -67,6 +67,7 @@ def seed(
     with _alone(config, aggregate) as target:
         before = _begin(target, aggregate, log)
         try:
+            _hold(aggregate, log)
             # Whoever interrupts it is heeded by the thread that waits.
             return _seed(config, aggregate, spark, target, Event(), on_rows, on_wait)
         except BaseException:
@@ -93,7 +94,9 @@ def seed_if_due(
             progress = read_progress(target, aggregate.name)
         if progress is None or progress.state != "seeding":
             return None
-        _begin(target, aggregate, LogReader(config.log.path))
+        log = LogReader(config.log.path)
+        _begin(target, aggregate, log)
+        _hold(aggregate, log)
         on_rows(0)
         return _seed(config, aggregate, spark, target, stop, on_rows)
 
@@ -129,7 +132,7 @@ def _seed(
         with usable(aggregate.name):
             return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
     with (
-        snapshot(config.source.conninfo, on_wait=on_wait) as source,
+        snapshot(config.source.conninfo, on_wait=on_wait, stop=stop) as source,
         translated(f"read the tables of aggregate {aggregate.name}"),
         cancelled_by(stop, source.connection),
     ):
@@ -137,7 +140,7 @@ def _seed(
         tables = read_tables(source.connection, [each.table for each in aggregate.sources])
         bound = bind(aggregate, types_of(tables), source.lsn)
         truth = true_sums(source.connection, bound, spark, on_rows)
-    with usable(aggregate.name):
+    with usable(aggregate.name), cancelled_by(stop, target):
         return _write(target, aggregate, truth, source.lsn)
 
 
@@ -150,13 +153,18 @@ def _begin(
     with usable(aggregate.name), target.transaction():
         before = read_progress(target, aggregate.name, lock=True)
         begin(target, aggregate, log_id, end)
+    return before
+
+
+def _hold(aggregate: AggregateConfig, log: LogReader) -> None:
+    """The log keeps what comes from now on."""
+    log_id, end = str(log.identity.log_id), log.end().lsn
     name = consumer_of(aggregate.name)
     known = {consumer.name: consumer for consumer in consumers.consumers(log.storage)}.get(name)
     if known is None or known.invalidated or known.log_id != log_id:
         # Seeding is the remedy for all of it. Else what is held back is enough.
         consumers.forget(log.storage, name)
         consumers.register(log.storage, name, log_id, end)
-    return before
 
 
 def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import ConnectionLost
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batch_of
+from penstock.pipelines.passing import UNLIMITED, passes
 from penstock.pipelines.staging import Staged, put
 from penstock.postgres.connect import connect, portable
 from penstock.postgres.failures import translated
@@ -61,13 +62,15 @@ class _Writer(DataSourceArrowWriter):
         doing = "write to penstock.staged of the target"
         with (
             said_once(),
-            connect(Dsn(self.conninfo, self.origin)) as connection,
+            connect(Dsn(self.conninfo, self.origin), options=UNLIMITED) as connection,
             translated(doing),
         ):
             try:
                 return _Part(*put(connection, self.bound.config.name, tables, width))
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 # As in the driver: a full disk or a deadlock passes, and it is tried again.
+                if not passes(error):
+                    raise
                 raise ConnectionLost(
                     f"cannot {doing}: {type(error).__name__}", remedy="It is tried again by itself"
                 ) from error

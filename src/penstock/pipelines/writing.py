@@ -24,13 +24,13 @@ from penstock.errors import (
     NotSeeded,
     PipelineFenced,
 )
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.locks import try_lock
-from penstock.pipelines.passing import passes
+from penstock.pipelines.passing import UNLIMITED, passes
 from penstock.pipelines.ready import require_targets
 from penstock.pipelines.seeding import begin, consumer_of
 from penstock.pipelines.target_tables import read_targets, unusable
@@ -96,14 +96,22 @@ class Writer(Closing):
     def _at_first(self) -> Iterator[None]:
         """What passes by itself is noted."""
         try:
-            yield
+            with self._told():
+                yield
         except Exception as error:
             if not passes(error):
-                raise self._lasting(error) from error
+                raise
             self._leave(error)
 
-    def _lasting(self, error: Exception) -> Exception:
-        return unusable(self.name, error) if isinstance(error, psycopg.Error) else error
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the target refuses for good is one of our own errors."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if passes(error):
+                raise
+            raise unusable(self.name, error) from error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -114,19 +122,25 @@ class Writer(Closing):
         covered: Covered,
         compute: Callable[[], Batch],
         read_again: Callable[[Covered], tuple[Batch, Lsn]],
+        summed_after: Lsn = ZERO,
     ) -> Applied | None:
         """None: the target is away, or was so a moment ago; what it misses is read again later,
-        in portions.
+        in portions. `summed_after`: where what is computed begins at the earliest.
         """
         if time.monotonic() < self._try_at:
             return None
         try:
-            connection, aggregate = self._connected()
-            left_at = self.applied_lsn if self.is_behind else None
-            applied = apply(connection, aggregate, covered, compute, read_again, left_at)
+            with self._told():
+                connection, aggregate = self._connected()
+                left_at = self.applied_lsn if self.is_behind else None
+                applied = apply(
+                    *(connection, aggregate, covered, compute, read_again),
+                    summed_after=summed_after,
+                    left_at=left_at,
+                )
         except Exception as error:
             if not passes(error):
-                raise self._lasting(error) from error
+                raise
             _LOG.warning(
                 "target not written, trying again",
                 aggregate=self.name,
@@ -170,9 +184,7 @@ class Writer(Closing):
         return connection, self._aggregate
 
     def _connect(self) -> psycopg.Connection[Any]:
-        # A limit on statements is for others': a batch would reach it again and again.
-        limits = f"-c lock_timeout={_WAIT_S * 1000:.0f} -c statement_timeout=0"
-        return connect(self.dsn, options=limits)
+        return connect(self.dsn, options=f"-c lock_timeout={_WAIT_S * 1000:.0f} {UNLIMITED}")
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""

@@ -11,12 +11,14 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import psycopg
 
 from penstock.errors import SetupBlocked
 from penstock.lsn import Lsn
+from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.connect import connect
 from penstock.postgres.connection import VALUE_SETTINGS
 from penstock.postgres.failures import translated
@@ -34,9 +36,15 @@ class Snapshot:
 
 @contextmanager
 def snapshot(
-    dsn: str, *, on_wait: OnWait = lambda _: None, deadline_s: float = CREATE_DEADLINE_S
+    dsn: str,
+    *,
+    on_wait: OnWait = lambda _: None,
+    deadline_s: float = CREATE_DEADLINE_S,
+    stop: Event | None = None,
 ) -> Iterator[Snapshot]:
-    """Waits for every open write transaction; `on_wait` is told which, and the deadline ends it."""
+    """Waits for every open write transaction; `on_wait` is told which, and the deadline ends it, or
+    `stop`, with `Cancelled`.
+    """
     # Values are printed as in the stream, and a policy that hides rows is an error: the stream has
     # them all.
     settings = {**VALUE_SETTINGS, "row_security": "off"}
@@ -46,7 +54,8 @@ def snapshot(
             connect(dsn) as observer,
             connect(dsn, replication="database") as exporting,
         ):
-            lsn, name = _exported(exporting, observer, on_wait, deadline_s)
+            with cancelled_by(stop or Event(), exporting):
+                lsn, name = _exported(exporting, observer, on_wait, deadline_s)
             with translated("take over the snapshot"):
                 reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 reading.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())

@@ -1,6 +1,6 @@
 """Tasks that read up to where the log ends when they run, not where it did when Spark planned them.
 
-Between the plan of a small batch and its reading lie almost 100 ms, in which more has committed.
+Between the plan of a small batch and its reading lie almost 80 ms, in which more has committed.
 Whoever runs the tasks says so, and says how far it has got, by properties that Spark carries to
 every task of its thread. Spark's own offsets then only say that there is something to read.
 

@@ -56,7 +56,7 @@ _EMPTY_RANGE_S = 5.0
 # whatever it holds (`bench pipeline`).
 _GATHER_S = {3 * 2**20: 0.5, 8 * 2**20: 1.5}
 _STILL_S = 0.1
-# After so long without news Spark has written down that it is done with what came before.
+# After so long without news the log is told what came before.
 _AT_REST_S = 10.0
 
 # What to make of the log: it is pickled to the executors.
@@ -276,8 +276,8 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         """Nothing came, so that `commit` does not come either; and nothing may come before the log
         has room, which it gets when we say what is applied.
 
-        Spark asks for news when it is done with the batch before. After a while it has written that
-        down too, also where it does so beside its batches.
+        Spark asks for news when it is done with the batch before, and has written that down, unless
+        it does so beside its batches and left the last ones out: then it may ask for them again.
         """
         now = time.monotonic()
         if self._rests_at is None or self._rests_at[0] != position.lsn:

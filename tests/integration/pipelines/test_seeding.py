@@ -349,3 +349,41 @@ def waiting_for_locks(database: Database) -> list[Any]:
         "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         " AND query LIKE 'SELECT%' AND datname = current_database()"
     )
+
+
+@on_18
+@pytest.mark.parametrize("waits", ["for its snapshot", "to write"])
+def test_so_does_one_that_waits_elsewhere(source: Database, tmp_path: Path, waits: str) -> None:
+    # M5.5
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    source.run("UPDATE penstock.progress SET state = 'seeding'")
+    stop = Event()
+    with source.connect(autocommit=False) as other, ThreadPoolExecutor(1) as pool:
+        if waits == "to write":
+            other.execute("LOCK TABLE stats IN SHARE MODE")
+        else:
+            other.execute("CREATE TABLE somebody_elses (a int)")
+        under_way = pool.submit(seed_if_due, config, SEEDED, no_spark, stop)
+        waiting = (
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND datname = current_database()"
+        )
+        eventually(lambda: source.rows(waiting), "it waits")
+        stop.set()
+        with pytest.raises(Cancelled):
+            under_way.result(10)
+    assert shown(source) == EXPECTED
+    assert state(source)[0] == "seeding"
+
+
+@on_18
+def test_a_reset_that_cannot_hold_the_log_leaves_an_aggregate_as_it_was(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    config = config_of(source, tmp_path)
+    done = seed(config, SEEDED, no_spark)
+    monkeypatch.setattr(seeding, "_hold", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        seed(config, SEEDED, no_spark)
+    assert state(source) == ("seeded", done.lsn)

@@ -29,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 from penstock.pipelines import writing
-from penstock.pipelines.applying import Applied
+from penstock.pipelines.applying import Applied, Batch
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.writing import Writer
 from penstock.postgres.tables import read_tables
@@ -407,6 +407,24 @@ def test_a_limit_on_statements_is_not_for_the_job(job: Job) -> None:  # M5.3
             time.sleep(0.3)
         assert applying.result(15) == Applied("apply", changes=1)
     assert job.shown() == {A: 2}
+
+
+@on_18
+def test_nor_is_one_on_idle_transactions(job: Job) -> None:  # M5.3
+    job.database.run(
+        f'ALTER DATABASE "{job.database.name}" SET idle_in_transaction_session_timeout = 100'
+    )
+    with job.writer() as writer, capture_logs() as said:
+        batch = batch_of(writer.config, {A: 1})
+        covered = Covered(str(job.log.identity.log_id), Lsn(job.start), Lsn(job.start + 10))
+
+        def compute() -> Batch:
+            time.sleep(0.5)
+            return batch
+
+        applied = writer.apply(covered, compute, lambda _: (batch, covered.end))
+    assert applied == Applied("apply", changes=1)
+    assert said == []
 
 
 @on_18

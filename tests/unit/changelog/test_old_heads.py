@@ -97,3 +97,15 @@ def test_frames_that_are_gone_from_the_end_of_the_last_segment_read_are_damage()
     storage.replace(segment_name(2), storage.read(segment_name(2))[: last.position])
     with pytest.raises(LogCorrupt, match=r"0000000002\.seg is damaged .* it was cut off"):
         list(log.frames(Position(IDENTITY.start_lsn, 1, 0), up_to))
+
+
+def test_frames_that_are_gone_from_where_reading_begins_are_damage() -> None:  # M3.4
+    storage, end = written(FEW, 7)
+    log = LogReader(storage)
+    (*_, before, last) = log.segment(2).walk(0, log.segment(2).size())
+    after = Position(before.header.complete_lsn, before.segment, before.end)
+    rest = [int(commit.lsn) for commit in log.commits(after, end)]
+    assert rest == [lsn for lsn in COMMITS if lsn > after.lsn]
+    storage.replace(segment_name(2), storage.read(segment_name(2))[: last.position])
+    with pytest.raises(LogCorrupt, match=r"0000000002\.seg is damaged .* it was cut off"):
+        list(log.frames(after, end))

@@ -38,11 +38,22 @@ def at(
 
 
 def decided(
-    start: int, end: int, progress: Progress | None, *, left_at: int | None = None
+    start: int,
+    end: int,
+    progress: Progress | None,
+    *,
+    summed_after: int = 0,
+    left_at: int | None = None,
 ) -> Decision:
-    covered = Covered(LOG, Lsn(start), Lsn(end))
-    left = None if left_at is None else Lsn(left_at)
-    return decide(covered, progress, name="counts", epoch=3, fingerprint="f", left_at=left)
+    return decide(
+        Covered(LOG, Lsn(start), Lsn(end)),
+        progress,
+        name="counts",
+        epoch=3,
+        fingerprint="f",
+        summed_after=Lsn(summed_after),
+        left_at=None if left_at is None else Lsn(left_at),
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,13 @@ def decided(
 )
 def test_what_to_do(start: int, end: int, state: State, decision: Decision) -> None:  # M5.3
     assert decided(start, end, at(100, state)) == decision
+
+
+def test_a_batch_from_which_something_was_left_out_is_read_again() -> None:  # M5.3, M5.5
+    """The job took it for applied, or about to be seeded, and a reset that failed gave it back."""
+    assert decided(100, 150, at(100, "seeded"), summed_after=120) == "read"
+    assert decided(100, 150, at(100), summed_after=101) == "read"
+    assert decided(100, 150, at(100), summed_after=100) == "apply"
 
 
 def test_the_position_of_one_that_is_being_seeded_is_not_looked_at() -> None:  # M3.9, M5.5
