@@ -11,6 +11,12 @@ from support.database import Database
 from support.waiting import eventually
 
 
+def waits_for_lock(database: Database) -> bool:
+    """Whether a session of the database waits for another one."""
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    return bool(database.rows(waiting, database.name))
+
+
 @contextmanager
 def held_up(database: Database, statement: str) -> Iterator[Callable[[Any], Future[Any]]]:
     """Another session that holds locks until the block ends; a way to run what waits for them."""

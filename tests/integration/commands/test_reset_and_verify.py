@@ -15,6 +15,7 @@ from penstock.cli import app
 from penstock.config import load
 from support.capturing import capturing
 from support.database import Database
+from support.locks import waits_for_lock
 from support.targets import with_tables
 from support.toml import write_toml
 from support.waiting import eventually
@@ -88,11 +89,10 @@ def test_a_reset_that_is_killed_leaves_all_as_it_was_and_is_done_again(
     assert command(file, "reset", "counts").exit_code == 0
     database18.run("INSERT INTO notifications VALUES (4, 's', 'a')")
     words = [sys.executable, "-m", "penstock", "reset", "counts", "--config", str(file)]
-    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
     with database18.connect(autocommit=False) as other:
         other.execute(f"LOCK TABLE {where}".encode())
         with subprocess.Popen(words) as resetting:
-            eventually(lambda: database18.rows(waiting, database18.name), "it waits", within_s=30)
+            eventually(lambda: waits_for_lock(database18), "it waits", within_s=30)
             resetting.kill()
     eventually(
         lambda: not database18.rows("SELECT FROM pg_replication_slots WHERE temporary"),

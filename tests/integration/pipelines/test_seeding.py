@@ -21,6 +21,7 @@ from penstock.pipelines.truth import true_sums
 from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.snapshots import snapshot
 from support.database import Database
+from support.locks import waits_for_lock
 from support.logs import begin_log
 from support.ops import on_18
 from support.targets import OTHER_LOG, declared, with_tables
@@ -187,11 +188,7 @@ def test_a_reset_that_fails_while_a_batch_is_applied_goes_back_behind_that_batch
         job.execute("SELECT FROM penstock.progress FOR UPDATE")
         job.execute("UPDATE penstock.progress SET applied_lsn = %s, state = 'live'", [str(moved)])
         resetting = pool.submit(seed, config, SEEDED, no_spark)
-        waiting = (
-            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            " AND datname = current_database()"
-        )
-        eventually(lambda: source.rows(waiting), "the reset waits")
+        eventually(lambda: waits_for_lock(source), "the reset waits")
         job.commit()
         with pytest.raises(ZeroDivisionError):
             resetting.result(15)
@@ -365,11 +362,7 @@ def test_so_does_one_that_waits_elsewhere(source: Database, tmp_path: Path, wait
         else:
             other.execute("CREATE TABLE somebody_elses (a int)")
         under_way = pool.submit(seed_if_due, config, SEEDED, no_spark, stop)
-        waiting = (
-            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            " AND datname = current_database()"
-        )
-        eventually(lambda: source.rows(waiting), "it waits")
+        eventually(lambda: waits_for_lock(source), "it waits")
         stop.set()
         with pytest.raises(Cancelled):
             under_way.result(10)

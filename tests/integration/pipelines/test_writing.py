@@ -35,7 +35,7 @@ from penstock.pipelines.writing import Writer
 from penstock.postgres.tables import read_tables
 from penstock.sections import Dsn
 from support.database import Database
-from support.locks import held_up
+from support.locks import held_up, waits_for_lock
 from support.logs import begin_log
 from support.ops import on_18
 from support.targets import OTHER_LOG, batch_of, declared, with_tables
@@ -222,13 +222,7 @@ def test_a_row_that_somebody_inserts_meanwhile_is_added_to(job: Job) -> None:  #
     ):
         other.execute("INSERT INTO stats VALUES ('s', 'a', 10)")
         applying = pool.submit(job.apply, writer, 0, {A: 1})
-        eventually(
-            lambda: job.database.rows(
-                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                " AND datname = current_database()"
-            ),
-            "it waits",
-        )
+        eventually(lambda: waits_for_lock(job.database), "it waits")
         other.commit()
         assert applying.result(10) == Applied("apply", changes=1)
     assert job.shown() == {A: 11}
@@ -470,11 +464,7 @@ def test_a_deadlock_is_tried_again(job: Job) -> None:  # M5.3
         other.execute("SELECT FROM stats FOR UPDATE")
         with capture_logs() as said:
             applying = pool.submit(job.applied, writer, 1, {A: 1})
-            waiting = (
-                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                " AND datname = current_database()"
-            )
-            eventually(lambda: job.database.rows(waiting), "it waits")
+            eventually(lambda: waits_for_lock(job.database), "it waits")
             other.execute("SELECT FROM penstock.progress FOR UPDATE")
             other.rollback()
             assert applying.result(20) == Applied("apply", changes=1)
