@@ -61,6 +61,7 @@ def reset(
             chosen,
             spark,
             on_rows=_reading,
+            on_grouping=_grouping,
             on_wait=lambda who: _waiting("; ".join(map(str, who))),
         )
     outcome = f"is seeded at {done.lsn}, with {done.rows:,} combinations"
@@ -95,6 +96,7 @@ def verify(
                         spark,
                         repair=repair,
                         on_rows=(lambda _: None) if as_json else _reading,
+                        on_grouping=(lambda _: None) if as_json else _grouping,
                         on_wait=_waiting,
                     )
                 except NotVerifiable as error:
@@ -112,6 +114,10 @@ def verify(
 
 def _reading(rows: int) -> None:
     stderr.print(f"  {rows:,} rows read", markup=False)
+
+
+def _grouping(at: object) -> None:
+    stderr.print(f"  {visible(str(at))}", markup=False)
 
 
 def _waiting(what: str) -> None:

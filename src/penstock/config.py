@@ -370,20 +370,21 @@ def _explain(
     match first["type"]:
         case "missing":
             return ConfigMissingKey(
-                f"{where}: {_spell(path)} is missing",
+                f"{where}: {_spell(path, merged)} is missing",
                 remedy=_how_to_give(path),
                 key=key,
             )
         case "extra_forbidden" if len(path) == 1:
             return _unknown_at_top(path[0], where, merged)
         case "extra_forbidden":
-            return _unknown_key(f"{where}: {_spell(path)} is not a key", path[-1], _siblings(path))
+            spelled = _spell(path, merged)
+            return _unknown_key(f"{where}: {spelled} is not a key", path[-1], _siblings(path))
     reason = _TYPE_REASONS.get(first["type"], first["msg"].removeprefix("Value error, "))
     if path[:2] == ["source", "tables"] and len(path) == 3 and first["type"] == "model_type":
         reason = 'should be a name in quotes, e.g. "public.notifications"'
     reason = reason[:1].lower() + reason[1:]
     # A rule about several sections has no place of its own.
-    about = f"{_spell(path)}: " if path else ""
+    about = f"{_spell(path, merged)}: " if path else ""
     return ConfigInvalidValue(f"{place}: {about}{reason}", remedy="Correct the value", key=key)
 
 
@@ -446,16 +447,24 @@ def _models() -> Mapping[str, type[Section]]:
     }
 
 
-def _spell(path: list[str]) -> str:
+def _spell(path: list[str], merged: Mapping[str, Any]) -> str:
     """`source.slot` as a reader of TOML looks for it: `slot in [source]`.
 
-    >>> _spell(["source", "slot"]), _spell(["source"]), _spell(["source", "tables", "0", "name"])
-    ('slot in [source]', 'section [source]', 'tables, entry 1, name in [source]')
+    >>> _spell(["source", "slot"], {}), _spell(["source"], {})
+    ('slot in [source]', 'section [source]')
+    >>> _spell(["source", "tables", "0", "name"], {})
+    'tables, entry 1, name in [source]'
+    >>> _spell(["aggregate", "1", "seed"], {"aggregate": [{}, {"name": "counts"}]})
+    'seed in [[aggregate]] 2 (counts)'
     """
     section, *rest = path
     place = f"[{section}]"
     if section == "aggregate" and rest:
-        place, rest = f"[[aggregate]] {int(rest[0]) + 1}", rest[1:]
+        number, rest = int(rest[0]), rest[1:]
+        place = f"[[aggregate]] {number + 1}"
+        match merged["aggregate"][number]:
+            case {"name": str(name)}:
+                place += f" ({name})"
     if not rest:
         return f"section {place}"
     words = [f"entry {int(part) + 1}" if part.isdigit() else part for part in rest]

@@ -8,7 +8,8 @@
 
 Each class is one mistake or one fault, says which thing is wrong, and carries a remedy. None holds
 a row value or a password. They survive pickling, for Spark moves them between processes. Which
-ones are worth a retry is decided in one place, `penstock.capture.policy`.
+ones are worth a retry is decided in two places: `penstock.capture.policy` for capture,
+`penstock.pipelines.passing` for aggregates.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class SourceUnavailable(SourceError):
 
 
 class ConnectionLost(SourceError):
-    """The replication connection broke: cut, walsender ended, server crashed."""
+    """A connection broke, to the source or to a target: cut, session ended, server crashed."""
 
 
 class ServerShutdown(ConnectionLost):
@@ -324,6 +325,10 @@ class UnsafeIdentity(SourceError):
 
 class SetupBlocked(SourceError):
     """Set-up waited too long for a lock or for open transactions."""
+
+
+class TableRewritten(SourceError):
+    """A table was rewritten or truncated while a snapshot of it was taken."""
 
 
 class SetupFailed(SourceError):

@@ -110,6 +110,10 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+# As SQL's own quotes are not for names here.
+_BACKTICKS = "; a column whose name is more than one word stands in backticks: `Two words`"
+
+
 def _parsed(text: str) -> exp.Expression:
     try:
         trees = sqlglot.parse(text, read="spark")
@@ -121,7 +125,9 @@ def _parsed(text: str) -> exp.Expression:
         raise BadExpression("is not an expression of Spark SQL") from None
     tree = trees[0] if len(trees) == 1 and not ended else None
     if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias):
-        raise BadExpression("should be one expression of Spark SQL")
+        raise BadExpression(f"should be one expression of Spark SQL{_BACKTICKS}")
+    if isinstance(tree, exp.Literal) and text.strip().startswith('"'):
+        raise BadExpression(f"is a text to Spark, not a column{_BACKTICKS}")
     return tree
 
 

@@ -1,4 +1,4 @@
-"""One Spark session for all Spark tests: starting one takes seconds."""
+"""One Spark session for all Spark tests, as starting one takes seconds; and what they read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.session import local_session
 from support.applications import JAVA
+from support.database import Database
+from support.notify import SCHEMA
+from support.proxy import Proxy
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at marks in the same hook
@@ -32,3 +35,17 @@ def spark() -> Iterator[SparkSession]:
         session = local_session("penstock tests")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def prepared(database18: Database) -> Database:
+    """The tables of notifications, their targets, and a slot."""
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    return database18
+
+
+@pytest.fixture
+def proxy(prepared: Database) -> Iterator[Proxy]:
+    with Proxy(prepared.server.port) as proxy:
+        yield proxy

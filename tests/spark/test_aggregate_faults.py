@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,53 +12,31 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from structlog.testing import capture_logs
 
 from penstock.changelog.planning import Limit
-from penstock.changelog.reader import LogReader
-from penstock.config import Config
-from penstock.errors import PipelineFenced, SourceUnavailable
+from penstock.errors import SourceUnavailable
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
-from penstock.pipelines import seeding, staging
+from penstock.pipelines import staging
 from penstock.pipelines.job import Job
-from penstock.pipelines.locks import try_lock
-from penstock.pipelines.seeding import seed
 from penstock.pipelines.spark_staging import stage
-from penstock.pipelines.truth import true_sums
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.spark.session import SparkFailed
-from support.capturing import RunningCapture
 from support.database import Database
 from support.jobs import captured, caught_up, job
 from support.notify import (
     AGGREGATE,
     LIVE,
     NORMAL,
-    SCHEMA,
     TARGETS,
     Notifications,
     differences,
     notify_config,
 )
 from support.proxy import Proxy
-from support.repeats import repeats
 from support.waiting import eventually
 
 OF_AGGREGATE = ("ft_all", "ft_service_stats", "ft_by_date")
-
-
-@pytest.fixture
-def prepared(database18: Database) -> Database:
-    database18.run(*SCHEMA)
-    database18.create_slot("penstock")
-    return database18
-
-
-@pytest.fixture
-def proxy(prepared: Database) -> Iterator[Proxy]:
-    with Proxy(prepared.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -169,78 +145,6 @@ def test_a_target_that_is_away_holds_up_no_other(
     assert any(left > 0 for left in portions)
 
 
-def with_small_budget(config: Config) -> Config:
-    small = {"segment_mib": 0.01, "max_gib": 0.0001, "min_age_h": 0.0, "on_full": "wait"}
-    return config.model_copy(update={"log": config.log.model_copy(update=small)})
-
-
-def waits_for_room(capture: RunningCapture) -> bool:
-    return any("disk budget" in str(each.get("reason")) for each in capture.said)
-
-
-def test_a_log_at_its_disk_budget_goes_on_when_the_aggregates_have_what_is_in_it(
-    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M2.5, M5.3
-    config = with_small_budget(notify_config(prepared, tmp_path / "log", LIVE))
-    with (
-        prepared.connect() as connection,
-        captured(config) as capture,
-        job(config, spark) as running,
-    ):
-        work = Notifications(connection)
-        caught_up(prepared, running)
-        may_apply = threading.Event()
-        as_it_is = Job._write
-
-        def write(self: Job, result: Any) -> None:
-            may_apply.wait(60)
-            as_it_is(self, result)
-
-        monkeypatch.setattr(Job, "_write", write)
-        for _ in range(repeats(2, soak=8)):
-            may_apply.clear()
-            capture.said.clear()
-            work.insert(2_000)
-            work.work(20)
-            eventually(lambda: waits_for_room(capture), "capture waits for room")
-            may_apply.set()
-            caught_up(prepared, running)
-            assert differences(connection, "ft_live") == 0
-
-
-def test_a_log_that_fills_up_during_a_seeding_goes_on_after_it(
-    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M2.5, M5.5
-    config = with_small_budget(notify_config(prepared, tmp_path / "log", LIVE, NORMAL))
-    may_seed = threading.Event()
-
-    def slow(connection: Any, bound: Any, *more: Any) -> Any:
-        if bound.config.name == NORMAL["name"]:
-            assert may_seed.wait(60)
-        return true_sums(connection, bound, *more)
-
-    monkeypatch.setattr(seeding, "true_sums", slow)
-    with (
-        prepared.connect() as connection,
-        captured(config) as capture,
-        job(config, spark) as running,
-    ):
-        live = "SELECT FROM penstock.progress WHERE aggregate = 'live' AND state = 'live'"
-        eventually(lambda: prepared.rows(live), "the first is followed", within_s=60)
-        work = Notifications(connection)
-        work.insert(2_000)
-        work.work(20)
-        eventually(lambda: waits_for_room(capture), "capture waits for room", within_s=30)
-        # Nothing comes any more that could tell that it is seeded.
-        end = LogReader(config.log.path).end().lsn
-        applied = "SELECT applied_lsn::text FROM penstock.progress WHERE aggregate = 'live'"
-        eventually(lambda: prepared.lsn(applied) >= end, "the first has all of it")
-        may_seed.set()
-        caught_up(prepared, running)
-        for target in ("ft_live", "ft_normal"):
-            assert differences(connection, target) == 0
-
-
 def test_a_large_transaction_is_a_large_batch_however_little_wal_its_commit_is(
     prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
@@ -264,76 +168,6 @@ def test_a_large_transaction_is_a_large_batch_however_little_wal_its_commit_is(
         caught_up(prepared, running)
         assert any(large)
         assert differences(connection, "ft_live") == 0
-
-
-def test_a_start_behind_a_truncate_and_before_its_own_snapshot(
-    prepared: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M4.6, M5.5
-    history = {**NORMAL, "name": "history", "sources": ["notification_history"]}
-    both = notify_config(prepared, tmp_path / "log", LIVE, history)
-    first = both.model_copy(update={"aggregate": both.aggregate[:1]})
-    with prepared.connect() as connection:
-        work = Notifications(connection)
-        with captured(first), job(first, spark) as running:
-            work.work(5)
-            caught_up(prepared, running)
-        with captured(first):
-            # Of a table whose rows are yet to be counted.
-            work.work(5)
-            prepared.run("TRUNCATE notification_history")
-            now = prepared.wal_position()
-            eventually(lambda: prepared.confirmed("penstock") >= now, "it is in the log")
-        work.work(5)
-        end = LogReader(both.log.path).end().lsn
-        with job(both, spark) as running:
-            # Without capture the log ends before what was counted.
-            done = (
-                "SELECT count(*) FROM penstock.progress"
-                f" WHERE state <> 'seeding' AND applied_lsn >= '{end}'"
-            )
-            eventually(
-                lambda: prepared.value(done) == 2 or not running.running,
-                "one is seeded, the other has what is in the log",
-                within_s=60,
-            )
-            running.must_run()
-        seed(both, both.aggregate[0], lambda: spark)
-        with job(both, spark) as running, captured(both):
-            work.work(5)
-            caught_up(prepared, running)
-            assert differences(connection, "ft_live") == 0
-            shown = prepared.value("SELECT coalesce(sum(count), 0) FROM ft_normal")
-            rows = "SELECT count(*) FROM notification_history WHERE key_type = 'normal'"
-            assert shown == prepared.value(rows)
-
-
-def test_a_reset_that_fails_while_a_job_starts_loses_nothing(
-    prepared: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M5.3, M5.5
-    config = notify_config(prepared, tmp_path / "log", LIVE, NORMAL)
-    with (
-        prepared.connect() as connection,
-        prepared.connect() as resetting,
-        captured(config),
-    ):
-        work = Notifications(connection)
-        with job(config, spark) as running:
-            work.work(5)
-            caught_up(prepared, running)
-        work.work(10)
-        now = prepared.wal_position()
-        eventually(lambda: prepared.confirmed("penstock") >= now, "it is in the log")
-        assert try_lock(resetting, "seeding", "live")
-        prepared.run("UPDATE penstock.progress SET state = 'seeding' WHERE aggregate = 'live'")
-        with job(config, spark) as running:
-            eventually(lambda: running.job._follows, "the first batch is there", within_s=60)
-            # It gives up, and says that all is as it was.
-            prepared.run("UPDATE penstock.progress SET state = 'seeded' WHERE aggregate = 'live'")
-            resetting.close()
-            work.work(2)
-            caught_up(prepared, running)
-            for target in ("ft_live", "ft_normal"):
-                assert differences(connection, target) == 0
 
 
 def test_targets_on_another_server_are_seeded_and_followed(
@@ -475,123 +309,3 @@ def test_a_checkpoint_that_is_gone_or_old_or_of_a_query_that_was_stopped_makes_n
             (query,) = (query for query in spark.streams.active if query.isActive)
             old = json.loads((tmp_path / "old" / "checkpoint" / "metadata").read_text())
             assert query.id == old["id"]
-
-
-@pytest.mark.parametrize("lost", ["source", "target"])
-def test_seeding_starts_over_when_a_connection_is_lost(
-    prepared: Database,
-    proxy: Proxy,
-    tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    lost: str,
-) -> None:  # M5.5
-    through = proxy.through(prepared.dsn())
-    ways = {"source": (through, prepared.dsn()), "target": (prepared.dsn(), through)}[lost]
-    direct = notify_config(prepared, tmp_path / "log", LIVE)
-    config = notify_config(prepared, tmp_path / "log", {**LIVE, "target_dsn": ways[1]}, dsn=ways[0])
-    away = threading.Event()
-
-    def cut_first(*arguments: Any) -> Any:
-        if not away.is_set():
-            proxy.refuse()
-            proxy.cut()
-            away.set()
-        return true_sums(*arguments)
-
-    monkeypatch.setattr(seeding, "true_sums", cut_first)
-    with prepared.connect() as connection, captured(direct):
-        work = Notifications(connection)
-        work.work(10)
-        with job(config, spark) as running:
-            assert away.wait(30)
-            work.work(5)
-            assert running.running
-            assert prepared.value("SELECT state FROM penstock.progress") == "seeding"
-            proxy.refuse(False)
-            caught_up(prepared, running)
-            assert differences(connection, "ft_live") == 0
-
-
-def test_what_goes_wrong_in_seeding_and_will_not_pass_ends_the_job(
-    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.5, M7.3
-    config = notify_config(prepared, tmp_path / "log", LIVE)
-
-    def broken(*_: Any) -> Any:
-        raise ZeroDivisionError("something nobody thought of")
-
-    monkeypatch.setattr(seeding, "true_sums", broken)
-    with captured(config), job(config, spark) as running:
-        assert isinstance(running.failed(), ZeroDivisionError)
-
-
-def test_a_job_does_not_wait_for_a_seeding_that_waits_for_the_source(
-    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.5
-    config = notify_config(prepared, tmp_path / "log", LIVE)
-    waits = (
-        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT%'"
-        " AND datname = current_database()"
-    )
-    with prepared.connect(autocommit=False) as other, captured(config):
-
-        def locked(*arguments: Any) -> Any:
-            # Not before: the snapshot would wait for it.
-            other.execute("LOCK TABLE notifications")
-            return true_sums(*arguments)
-
-        monkeypatch.setattr(seeding, "true_sums", locked)
-        with capture_logs() as said, job(config, spark) as running:
-            eventually(lambda: prepared.rows(waits), "the seeding waits", within_s=60)
-            # Spark's own first batch is not what is waited for.
-            eventually(lambda: "following" in {each["event"] for each in said}, "it follows")
-            began = time.monotonic()
-            running.stop()
-            assert time.monotonic() - began < 10
-            assert running.error is None
-        assert prepared.value("SELECT state FROM penstock.progress") == "seeding"
-
-
-def test_a_reset_without_seeding_counts_from_the_end_of_the_log_also_while_a_job_runs(
-    prepared: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M5.4, M5.5
-    config = notify_config(prepared, tmp_path / "log", {**LIVE, "seed": False})
-    with prepared.connect() as connection, captured(config), job(config, spark) as running:
-        work = Notifications(connection)
-        caught_up(prepared, running)
-        work.insert(20)
-        caught_up(prepared, running)
-        assert prepared.value("SELECT sum(count) FROM ft_live") == 20
-        before = prepared.lsn("SELECT applied_lsn::text FROM penstock.progress")
-        done = seed(config, config.aggregate[0], lambda: spark)
-        assert (done.rows, done.lsn >= before) == (0, True)
-        assert prepared.rows("SELECT * FROM ft_live") == []
-        work.insert(3)
-        caught_up(prepared, running)
-        assert prepared.value("SELECT sum(count) FROM ft_live") == 3
-        assert prepared.rows("SELECT changes, clamped FROM penstock.progress") == [(3, 0)]
-
-
-def test_a_job_stops_when_its_aggregate_is_reset_for_another_declaration(
-    prepared: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M5.3
-    config = notify_config(prepared, tmp_path / "log", LIVE)
-    other = notify_config(
-        prepared, tmp_path / "log", {**LIVE, "sources": ["notifications", "notification_history"]}
-    )
-    with prepared.connect() as connection, captured(config):
-        work = Notifications(connection)
-        work.work(5)
-        with job(config, spark) as running:
-            caught_up(prepared, running)
-            seed(other, other.aggregate[0], lambda: spark)
-            work.work(5)
-            error = running.failed()
-            assert isinstance(error, PipelineFenced)
-            assert "another declaration" in error.problem
-        with job(other, spark) as running:
-            caught_up(prepared, running)
-        assert prepared.value("SELECT sum(count) FROM ft_live") == prepared.value(
-            "SELECT count(*) FROM (TABLE notifications UNION ALL TABLE notification_history) AS n"
-        )

@@ -217,19 +217,36 @@ def test_partitions_that_are_published_by_themselves_are_tables_like_others(
         assert verify(config, config.aggregate[0], lambda: spark).differences == ()
 
 
-def test_a_comment_in_an_expression_swallows_nothing(
+def test_expressions_with_a_comment_and_such_that_read_no_column(
     database18: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M5.2
+) -> None:  # M5.2, M5.5
     database18.run(*KINDS[3:4])
+    # A comment swallows nothing of what comes after it.
     status = {"expression": "upper(status) /* ; */ -- as shown", "type": "text"}
     counts = counts_of("keyless")
     counts |= {"dimensions": {"region": "region", "status": status}, "filter": "amount > 0 -- paid"}
-    config = config_of(database18, tmp_path / "log", ["keyless"], counts)
-    with captured(config), job(config, spark) as running:
+    total = {
+        "name": "total",
+        "sources": ["keyless"],
+        "dimensions": {"all": {"expression": "'all'", "type": "text"}},
+        "targets": ["total"],
+    }
+    config = config_of(database18, tmp_path / "log", ["keyless"], counts, total)
+    with captured(config):
         database18.run("INSERT INTO keyless VALUES (1, 'north', 'new', 5), (2, 'north', 'new', 0)")
-        caught_up(database18, running)
-        assert database18.rows("TABLE counts_of_keyless") == [("north", "NEW", 1, 5)]
-        assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+        with job(config, spark) as running:
+            caught_up(database18, running)
+            assert database18.rows("TABLE counts_of_keyless") == [("north", "NEW", 1, 5)]
+            assert database18.rows("TABLE total") == [("all", 2)]
+            database18.run(
+                "INSERT INTO keyless VALUES (3, 'north', 'new', 5), (4, 'north', 'new', 0)",
+                "UPDATE keyless SET amount = 7 WHERE id = 2",
+                "DELETE FROM keyless WHERE id = 1",
+            )
+            caught_up(database18, running)
+            assert database18.rows("TABLE counts_of_keyless") == [("north", "NEW", 2, 12)]
+            assert database18.rows("TABLE total") == [("all", 3)]
+            assert verify(config, config.aggregate[0], lambda: spark).differences == ()
 
 
 def test_a_target_must_hold_what_an_expression_gives(

@@ -68,6 +68,11 @@ class Database:
     def create_slot(self, slot: str, plugin: str = "pgoutput") -> Lsn:
         return self.lsn("SELECT lsn FROM pg_create_logical_replication_slot(%s, %s)", slot, plugin)
 
+    def isolate(self) -> None:
+        """Transactions that do not say otherwise see nothing that commits meanwhile."""
+        setting = "default_transaction_isolation = 'repeatable read'"
+        self.run(f'ALTER DATABASE "{self.name}" SET {setting}')
+
     def _drop(self) -> None:
         with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
             slots = connection.execute(

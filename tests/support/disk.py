@@ -6,12 +6,20 @@ its mounts are reached through `/proc`. Where neither is to be had, the test is 
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+
+def no_room(*_: object) -> NoReturn:
+    """In the place of whatever writes: as if the disk were full."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class SmallDisk:

@@ -179,13 +179,13 @@ def test_an_aggregate_reads_published_tables_only(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('seed = "perhaps"', r"seed in \[\[aggregate\]\] 1: should be true or false"),
-        ('measures = ["count"]', r"measures in \[\[aggregate\]\] 1: should be a section"),
+        ('seed = "perhaps"', r"seed in \[\[aggregate\]\] 1 \(a\): should be true or false"),
+        ('measures = ["count"]', r"measures in \[\[aggregate\]\] 1 \(a\): should be a section"),
         (
             "dimenions = 1",
-            r"dimenions in \[\[aggregate\]\] 1 is not a key.*Did you mean dimensions",
+            r"dimenions in \[\[aggregate\]\] 1 \(a\) is not a key.*Did you mean dimensions",
         ),
-        ('sources = [{ tabel = "x" }]', r"tabel in \[\[aggregate\]\] 1 is not a key.*table"),
+        ('sources = [{ tabel = "x" }]', r"tabel in \[\[aggregate\]\] 1 \(a\) is not a key.*table"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_place(

@@ -59,6 +59,15 @@ def test_a_text_that_means_the_present_moment_is_refused(text: str) -> None:  # 
         columns_of(text)
 
 
+@pytest.mark.parametrize("text", ['"Two words"', "Two words"])
+def test_a_column_in_quotes_of_sql_or_in_none_is_told_of_backticks(text: str) -> None:  # M5.2, M7.3
+    with pytest.raises(BadExpression, match="in backticks: `Two words`"):
+        columns_of(text)
+    assert columns_of("`Two words`") == ("Two words",)
+    assert columns_of('coalesce(a, "none")') == ("a",)
+    assert columns_of("'all'") == ()
+
+
 def test_such_words_are_texts_like_others_elsewhere() -> None:  # M5.2
     assert columns_of("a = 'today' or a = 'now'") == ("a",)
     assert columns_of("cast('2026-11-16' as date) < a") == ("a",)

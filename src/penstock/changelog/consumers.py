@@ -29,6 +29,7 @@ from penstock.errors import (
     LogForeign,
     LogForeignPosition,
     LogInUse,
+    LogNotWritten,
 )
 from penstock.lsn import Lsn
 
@@ -55,14 +56,15 @@ def register(storage: Storage, name: str, log_id: str, applied_lsn: Lsn) -> Cons
     """Note what a consumer has applied; the first time makes it known, and keeps what it needs.
 
     Raises `ConsumerInvalidated` if it was released meanwhile, `LogForeignPosition` if it belongs to
-    another log, `ConsumerUnwritable` if this user may not write there.
+    another log, `ConsumerUnwritable` if this user may not write there, `LogNotWritten` if the disk
+    is full or failed.
     """
     if not is_name(name):
         raise ConfigError(
             f"{name!r} is not a name for a consumer",
             remedy="Use up to 100 letters, digits, - and _",
         )
-    with _permitted(storage, name), _exclusively(storage):
+    with _written(storage, name), _exclusively(storage):
         return _register(storage, name, log_id, applied_lsn)
 
 
@@ -71,12 +73,13 @@ def held(storage: Storage, purpose: str, log_id: str, applied_lsn: Lsn) -> Itera
     """A temporary consumer: what comes after a position is kept while the block runs, and not
     when its process is gone.
 
-    Raises `ConsumerUnwritable` if this user may not write there.
+    Raises `ConsumerUnwritable` if this user may not write there, `LogNotWritten` if the disk is
+    full or failed.
     """
     # Long enough that nobody else has the same, and with it the lock.
     name = f"{purpose}-{secrets.token_hex(8)}"
     with ExitStack() as stack:
-        with _permitted(storage, name):
+        with _written(storage, name):
             stack.enter_context(storage.lock(_lock_of(name)))
             stack.callback(_remove, storage, name)
             with _exclusively(storage):
@@ -150,14 +153,15 @@ def consumers(storage: Storage) -> list[Consumer]:
 
 
 @contextmanager
-def _permitted(storage: Storage, name: str) -> Iterator[None]:
+def _written(storage: Storage, name: str) -> Iterator[None]:
+    """What the disk refuses is one of our own errors, by whether it may pass."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _NOT_OURS:
-            raise
-        where = str(getattr(storage, "root", "log"))
-        raise ConsumerUnwritable(name, where, error.strerror or "") from error
+        where, reason = str(getattr(storage, "root", "log")), error.strerror or str(error)
+        if error.errno in _NOT_OURS:
+            raise ConsumerUnwritable(name, where, reason) from error
+        raise LogNotWritten(where, reason) from error
 
 
 @contextmanager

@@ -101,6 +101,17 @@ class LogReader:
             path=self.where,
         )
 
+    def head_at(self, lsn: Lsn) -> Head:
+        """One that reaches a position. Whoever planned has seen it, perhaps on another machine: to
+        read up to our own end only would leave out the rest without a word.
+        """
+        head = self.head()
+        if head.complete_lsn < lsn and self.wait(Lsn(lsn - 1), _SEEN_WITHIN_S):
+            head = self.head()
+        if head.complete_lsn < lsn:
+            raise LogBehind(self.where, head.complete_lsn, lsn)
+        return head
+
     def start(self) -> Position:
         """Before the oldest commit from which on everything is still there.
 
@@ -211,7 +222,7 @@ class LogReader:
             yield from frames
 
     def _frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
-        head = self._head_at(up_to.lsn)
+        head = self.head_at(up_to.lsn)
         complete: Lsn | None = None
         for number in range(after.segment, up_to.segment + 1):
             start = after.byte_pos if number == after.segment else SEGMENT_HEADER_SIZE
@@ -234,17 +245,6 @@ class LogReader:
             # As above, and nothing was read behind it.
             last = self.segment(up_to.segment)
             raise LogCorrupt(last.where, self.visible_end(last.number, head), "it was cut off")
-
-    def _head_at(self, lsn: Lsn) -> Head:
-        """One that reaches a position. Whoever planned has seen it, perhaps on another machine: to
-        read up to our own end only would leave out the rest without a word.
-        """
-        head = self.head()
-        if head.complete_lsn < lsn and self.wait(Lsn(lsn - 1), _SEEN_WITHIN_S):
-            head = self.head()
-        if head.complete_lsn < lsn:
-            raise LogBehind(self.where, head.complete_lsn, lsn)
-        return head
 
     def commits(self, after: Position, up_to: Position) -> Iterator[CommitRef]:
         """What commits in (after, up_to], in commit order, without the changes."""

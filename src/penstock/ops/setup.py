@@ -22,7 +22,7 @@ from penstock.ops.destinations import find_destinations
 from penstock.ops.facts import read_facts
 from penstock.ops.plan import plan_setup
 from penstock.ops.steps import SOURCE, Plan, Step
-from penstock.postgres.connect import connect
+from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.failures import translate, translated
 from penstock.postgres.slots import CREATE_DEADLINE_S, create_slot
 from penstock.postgres.waiting import Blocker, GaveUp, OnWait, run_watched
@@ -80,7 +80,7 @@ def connect_for_setup(source: SourceConfig) -> psycopg.Connection:
 
 def _connect(dsn: Dsn) -> psycopg.Connection:
     """Time limits are ours, not the role's."""
-    connection = connect(dsn, options="-c lock_timeout=0 -c statement_timeout=0")
+    connection = connect_unlimited(dsn)
     # If we are killed while the server waits for others, it stops rather than make the slot later.
     # Not every server's platform has it, so this is not one of the options above.
     with suppress(psycopg.Error):

@@ -3,6 +3,10 @@
 Invariant: a target's tables hold exactly the changes that commit at or below the `applied_lsn` of
 its row in `penstock.progress`, less what `penstock.parked` holds. Everything here happens in the
 transaction in which that row is locked, so a crash at any step leaves both as they were.
+
+What a target refused is tried again with each batch, and between them when none comes: it goes from
+`penstock.parked` to the tables in one such transaction, so the two add up to the same whenever
+anybody looks, however often it is tried; the position stays.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from psycopg import errors as pg
 
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
-from penstock.pipelines.bookkeeping import read_progress
+from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered, Decision, decide
 from penstock.pipelines.keys import as_held
 from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
@@ -29,6 +33,8 @@ from penstock.pipelines.staging import Staged
 from penstock.pipelines.sums import Amounts, Key, arrays, by_nulls, rolled_up
 
 NEGATIVE = "the sum is below zero"
+# A batch may come meanwhile, and what is not tried now is tried later.
+_RETRY_WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +90,7 @@ def apply(
     Or before it: `read_again` may take the beginning of a long range only, and says where it ends.
     """
     with connection.transaction():
-        seen = read_progress(connection, aggregate.name)
-        # Not to wait for a seeding that writes its rows: its position is told when it is done.
-        seeding = seen is not None and seen.state == "seeding"
-        progress = seen if seeding else read_progress(connection, aggregate.name, lock=True)
+        progress = _locked_progress(connection, aggregate.name)
         decision = decide(
             covered,
             progress,
@@ -118,13 +121,46 @@ def apply(
     return Applied(decision, batch.changes, parked, below_zero, end)
 
 
+def retry(connection: psycopg.Connection[Any], aggregate: Aggregate, log_id: str) -> Applied:
+    """Try what the targets refused and is due, if the next batch could be applied now."""
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = {_RETRY_WAIT_S * 1000:.0f}".encode())
+        progress = _locked_progress(connection, aggregate.name)
+        at = progress.applied_lsn if progress else ZERO
+        decision = decide(
+            Covered(log_id, at, Lsn(at + 1)),
+            progress,
+            name=aggregate.name,
+            epoch=aggregate.epoch,
+            fingerprint=aggregate.fingerprint,
+        )
+        if decision != "apply":
+            return Applied(decision)
+        _check_at_once(connection)
+        tried = [_add(connection, aggregate, target, {}) for target in aggregate.targets]
+        parked, below_zero = (sum(found) for found in zip(*tried, strict=True))
+        if below_zero and not aggregate.seeded:
+            connection.execute(
+                "UPDATE penstock.progress SET clamped = clamped + %s WHERE aggregate = %s",
+                [below_zero, aggregate.name],
+            )
+    return Applied(decision, parked=parked, below_zero=below_zero)
+
+
+def _locked_progress(connection: psycopg.Connection[Any], name: str) -> Progress | None:
+    seen = read_progress(connection, name)
+    # Not to wait for a seeding that writes its rows: its position is told when it is done.
+    if seen is not None and seen.state == "seeding":
+        return seen
+    return read_progress(connection, name, lock=True)
+
+
 def add_batch(
     connection: psycopg.Connection[Any], aggregate: Aggregate, batch: Batch
 ) -> tuple[int, int]:
     """To all targets; how many keys they refused, and how many counts would be below zero."""
     parked = below_zero = 0
-    # Else a key that the target refuses would be told when everything is committed.
-    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    _check_at_once(connection)
     for target in aggregate.targets:
         names = [column.name for column in target.dimensions]
         deltas = rolled_up(batch.sums, names, [column.name for column in target.measures])
@@ -137,6 +173,11 @@ def add_batch(
     if batch.staged is not None:
         staging.clear(connection, aggregate.name)
     return parked, below_zero
+
+
+def _check_at_once(connection: psycopg.Connection[Any]) -> None:
+    """Else a key that the target refuses would be told when everything is committed."""
+    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
 def _add_staged(
@@ -237,8 +278,9 @@ def _refusal(connection: psycopg.Connection[Any], merge: Callable[[], None]) -> 
     try:
         with connection.transaction():
             merge()
-    # Among the limits of the program: a key may be too long for the index that it needs.
-    except (pg.IntegrityError, pg.DataError, pg.ProgramLimitExceeded) as error:
+    # Among the limits of the program: a key may be too long for the index that it needs. A trigger
+    # of the user's raises what it likes, most often this.
+    except (pg.IntegrityError, pg.DataError, pg.ProgramLimitExceeded, pg.RaiseException) as error:
         return _reason(error)
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,18 +32,21 @@ from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
+from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
+from penstock.pipelines.target_tables import usable
 from penstock.pipelines.writing import Writer
 from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.connect import connect
+from penstock.postgres.failures import translated
 from penstock.postgres.tables import read_tables
 from penstock.scratch import scratch_folder
 from penstock.spark import late
 from penstock.spark.deltas import PenstockDeltas, as_option
-from penstock.spark.errors import failed, original
+from penstock.spark.errors import OF_SPARK, failed, original
 from penstock.spark.session import SparkFailed
 
 _LOG = structlog.get_logger()
@@ -57,7 +60,6 @@ _ASYNC = {
 _LOOK_EVERY_S = 0.5
 _AWAY_LOOK_S = 0.1
 _FEW_SHARES = 3
-_SEEN_WITHIN_S = 10.0
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
 _AT_ONCE = Limit(256 * 2**20)
 
@@ -96,7 +98,7 @@ def _declared(
         )
     known_up_to = log.end().lsn
     tables = [source.table for each in config.aggregate for source in each.sources]
-    with connect(config.source.conninfo) as source:
+    with connect(config.source.conninfo) as source, translated("read the source's catalog"):
         facts = read_tables(source, tables)
     bound = [bind(each, types_of(facts), known_up_to) for each in config.aggregate]
     default = config.source.conninfo
@@ -108,9 +110,16 @@ def _declared(
 
 def _require_one(writers: Sequence[Writer]) -> None:
     """While all targets are away there is nothing to do."""
-    away = [writer.away for writer in writers if writer.away]
+    away = {writer.name: writer.away for writer in writers if writer.away}
     if len(away) == len(writers):
-        raise away[0]
+        name, error = next(iter(away.items()))
+        with usable(name):
+            raise error
+
+
+def _tell_grouping(aggregate: str, at: Grouping) -> None:
+    facts = {"table": str(at.table), "about_rows": at.about_rows, "for_s": round(at.for_s)}
+    _LOG.info("seeding", aggregate=aggregate, **facts)
 
 
 class Job:
@@ -139,7 +148,8 @@ class Job:
         """Follow the log."""
         with ExitStack() as stack:
             self._prepare(stack)
-            stack.enter_context(self._seeding())
+            stack.enter_context(self._beside(self._seed_all, "seeding"))
+            stack.enter_context(self._beside(self._retry_all, "retrying"))
             query = stack.enter_context(self._following())
             while not self._stopping.wait(_LOOK_EVERY_S):
                 try:
@@ -164,41 +174,55 @@ class Job:
         _require_one(self._writers)
         # What is applied, or will be seeded, need not be summed. Should a position go back all the
         # same, as when a reset fails, the log is read again.
-        end = self._log.end().lsn
+        end = self._start = self._log.end().lsn
         for number, writer in enumerate(self._writers):
-            if not writer.away:
-                begins = end if writer.needs_seed else writer.applied_lsn
-                self._bound[number] = self._bound[number].after(begins)
+            if writer.away:
+                continue  # it comes in where it is
+            begins = end if writer.needs_seed else writer.applied_lsn
+            self._bound[number] = self._bound[number].after(begins)
+            self._start = min(self._start, begins)
 
     @contextmanager
-    def _seeding(self) -> Iterator[None]:
-        """Those that need it, one after the other, while the rest is followed; also one of which
-        a seeding was broken off meanwhile.
-        """
+    def _beside(self, work: Callable[[], None], name: str) -> Iterator[None]:
+        """In a thread of its own while the log is followed; its failure ends the job."""
 
-        due = {writer.name: (0.0, Backoff()) for writer in self._writers}
-
-        def seed_all() -> None:
+        def run() -> None:
             try:
-                while not self._stopping.wait(_LOOK_EVERY_S):
-                    for writer in self._writers:
-                        at, backoff = due[writer.name]
-                        if not writer.needs_seed or time.monotonic() < at:
-                            continue
-                        if not self._is_seeded(writer):
-                            due[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
+                work()
             except (_Stopped, Cancelled):
                 pass
             except Exception as error:  # noqa: BLE001 - raised by `run`
                 self._failure = error
 
-        thread = threading.Thread(target=seed_all, name="seeding", daemon=True)
+        thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         try:
             yield
         finally:
             self._stopping.set()
             thread.join()
+
+    def _seed_all(self) -> None:
+        """Those that need it, one after the other; also one of which a seeding was broken off
+        meanwhile.
+        """
+        due = {writer.name: (0.0, Backoff()) for writer in self._writers}
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            for writer in self._writers:
+                at, backoff = due[writer.name]
+                if not writer.needs_seed or time.monotonic() < at:
+                    continue
+                if not self._is_seeded(writer):
+                    due[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
+
+    def _retry_all(self) -> None:
+        """What targets refused, although no batch comes. Beside all else: one that does not answer
+        takes its time.
+        """
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            for writer in self._writers:
+                if not self._stopping.is_set():
+                    writer.retry()
 
     def _is_seeded(self, writer: Writer) -> bool:
         """Seed one; false: what is wrong may pass."""
@@ -209,6 +233,7 @@ class Job:
                 lambda: self._spark,
                 self._stopping,
                 on_rows=partial(self._tell_rows, writer.name),
+                on_grouping=partial(_tell_grouping, writer.name),
             )
         except SeedingUnderWay:
             return True  # by `penstock reset`, whose business it is
@@ -230,10 +255,6 @@ class Job:
     @contextmanager
     def _following(self) -> Iterator[StreamingQuery]:
         self._spark.dataSource.register(PenstockDeltas)
-        # Those that are seeded come in where their snapshot was taken, those away where they are.
-        followed = [w for w in self._writers if not w.needs_seed and not w.away]
-        end = self._log.end().lsn
-        self._start = min((end, *(writer.applied_lsn for writer in followed)))
         self._reached = self._planned = self._start
         self._seen = self._log.locate(self._start)
         with scratch_folder() as scratch:
@@ -276,15 +297,29 @@ class Job:
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
         reading = partial(late.reading, self._spark.sparkContext, self._reached)
-        if self._is_small():
-            with reading("to the end"):
-                summed = frame.toArrow()
-            if len(summed) <= MOST_IN_DRIVER:
-                self._write(_Result(summed))
-                return
-        # Its rows may be computed more than once, and must be the same.
-        with reading("as planned"), self._result(frame, self._bound) as result:
-            self._write(result)
+        with self._kept():
+            if self._is_small():
+                with reading("to the end"):
+                    summed = frame.toArrow()
+                if len(summed) <= MOST_IN_DRIVER:
+                    self._write(_Result(summed))
+                    return
+            # Its rows may be computed more than once, and must be the same.
+            with reading("as planned"), self._result(frame, self._bound) as result:
+                self._write(result)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What goes wrong in a batch is raised by `run`; the query tells what Spark raised, and
+        would tell all else as if it were Spark's too.
+        """
+        try:
+            yield
+        except OF_SPARK:
+            raise
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _is_small(self) -> bool:
         """A batch of few shares is summed up where it is read; to plan more takes longer than it
@@ -321,16 +356,12 @@ class Job:
         covered = Covered(self._log_id, batch.after, batch.up_to)
         self._reached, self._planned = batch.up_to, batch.planned
         left = list(range(len(self._writers)))
-        try:
-            while left and not self._stopping.is_set():
-                left = [number for number in left if not self._is_applied(number, result, covered)]
-                if left and self._goes_on_without(left, covered.end):
-                    return
-                if left:
-                    self._stopping.wait(_AWAY_LOOK_S)
-        except PenstockError as error:
-            self._failure = error
-            raise
+        while left and not self._stopping.is_set():
+            left = [number for number in left if not self._is_applied(number, result, covered)]
+            if left and self._goes_on_without(left, covered.end):
+                return
+            if left:
+                self._stopping.wait(_AWAY_LOOK_S)
 
     def _is_applied(self, number: int, result: _Result, covered: Covered) -> bool:
         """Whether one aggregate is done with a batch; not while its target is away or behind, or it
@@ -369,7 +400,7 @@ class Job:
         that ends.
         """
         # Where storage is shared, who read the batch may have seen the end of the log before us.
-        self._log.wait(Lsn(covered.end - 1), _SEEN_WITHIN_S)
+        self._log.head_at(covered.end)
         after, up_to = self._log.locate(covered.start), self._log.locate(covered.end)
         end = limited(self._log, after, up_to, _AT_ONCE).lsn
         alone = [self._bound[number].after(covered.start)]

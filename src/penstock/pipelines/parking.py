@@ -90,6 +90,16 @@ def take_back(
     return Merged(now, attempts)
 
 
+def next_try_s(connection: psycopg.Connection[Any], aggregate: str) -> float | None:
+    """When the first of the refused keys is due, seconds from now; None: there is none."""
+    row = connection.execute(
+        "SELECT extract(epoch FROM min(retry_at) - now())::float8"
+        "  FROM penstock.parked WHERE aggregate = %s AND NOT is_negative",
+        [aggregate],
+    ).fetchone()
+    return row[0] if row else None
+
+
 def waiting(
     connection: psycopg.Connection[Any], aggregate: str, target: TargetTable
 ) -> dict[Key, Amounts]:

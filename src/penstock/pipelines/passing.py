@@ -1,35 +1,39 @@
-"""Which failures of a database pass by themselves."""
+"""After what aggregates try again: failures of databases and of the log's disk that pass by
+themselves.
+"""
 
 from __future__ import annotations
 
 import psycopg
-from psycopg import errors as pg
 
-from penstock.errors import ConnectionLost, SourceUnavailable, TargetUnavailable
+from penstock.errors import (
+    ConnectionLost,
+    LogInUse,
+    LogNotWritten,
+    SetupBlocked,
+    SlotLimitReached,
+    SourceUnavailable,
+    TableRewritten,
+)
 
 # By class or code: the connection, others' transactions and locks, the server's resources and
-# disks, what its operator does. Not all that psycopg calls operational: a limit of the server's
+# disks, what its operator does. A server that only reads (25006) is a standby, until a failover is
+# done, or one whose disk is full. Not all that psycopg calls operational: a limit of the server's
 # own, or a table that refuses to be updated, is met again.
-_PASSING = ("08", "40", "53", "57", "58", "55006", "55P03")
-# A large batch takes long, and the server may have a limit: it ends the session.
-_SESSION_LIMITS = ("25P03", "25P04")
-# For sessions that write batches, which would reach such limits again and again: they are for
-# others. That on transactions has no name before PostgreSQL 17.
-UNLIMITED = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+_PASSING = ("08", "40", "53", "57", "58", "25006", "55006", "55P03")
 
 
 def passes(error: BaseException | None) -> bool:
-    """Of an error in statements that take a moment."""
     if isinstance(error, psycopg.Error):
         if error.sqlstate is None:  # it did not come from the server
             return isinstance(error, psycopg.OperationalError)
-        return error.sqlstate.startswith((*_PASSING, *_SESSION_LIMITS))
-    return isinstance(error, SourceUnavailable | ConnectionLost)
+        return error.sqlstate.startswith(_PASSING)
+    # One that begins has the log keep what it needs.
+    return isinstance(error, SourceUnavailable | ConnectionLost | LogNotWritten | LogInUse)
 
 
 def may_pass(error: Exception) -> bool:
-    """Of an error in seeding, which is long and begins anew each time."""
-    # A limit on the time of statements would be reached again.
-    if any(isinstance(each, pg.QueryCanceled) for each in (error, error.__cause__)):
-        return False
-    return passes(error.__cause__ if isinstance(error, TargetUnavailable) else error)
+    """Of an error in seeding, which tells the server's in our own words."""
+    # By transactions, or by a base backup that has the last walsender: they end some time.
+    held_up = isinstance(error, SetupBlocked | SlotLimitReached | TableRewritten)
+    return held_up or passes(error) or passes(error.__cause__)

@@ -27,20 +27,18 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import NotSeeded, SeedingUnderWay
+from penstock.errors import SeedingUnderWay
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.locks import try_lock
+from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, Truth, true_sums
 from penstock.postgres.cancelling import cancelled_by
-from penstock.postgres.connect import connect
-from penstock.postgres.failures import translated
-from penstock.postgres.snapshots import snapshot
-from penstock.postgres.tables import read_tables
+from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.waiting import OnWait
 
 
@@ -56,6 +54,7 @@ def seed(
     spark: Callable[[], SparkSession],
     *,
     on_rows: OnRows = lambda _: None,
+    on_grouping: OnGrouping = lambda _: None,
     on_wait: OnWait = lambda _: None,
 ) -> Seeded:
     """The targets as the source is at one position, which becomes theirs.
@@ -67,9 +66,9 @@ def seed(
     with _alone(config, aggregate) as target:
         before = _begin(target, aggregate, log)
         try:
-            _hold(aggregate, log)
+            hold(aggregate.name, log, log.end().lsn)
             # Whoever interrupts it is heeded by the thread that waits.
-            return _seed(config, aggregate, spark, target, Event(), on_rows, on_wait)
+            return _seed(config, aggregate, spark, target, Event(), on_rows, on_grouping, on_wait)
         except BaseException:
             if before is not None and before.state != "seeding":
                 with suppress(psycopg.Error):  # else the job seeds it
@@ -84,21 +83,22 @@ def seed_if_due(
     stop: Event,
     *,
     on_rows: OnRows = lambda _: None,
+    on_grouping: OnGrouping = lambda _: None,
 ) -> Seeded | None:
     """As `seed`, for one that a seeding has left unfinished. None: it is no longer.
 
-    `stop` ends it while it reads the source, with `Cancelled`.
+    `stop` ends it with `Cancelled`, also where it waits for the target.
     """
-    with _alone(config, aggregate) as target:
+    with _alone(config, aggregate) as target, cancelled_by(stop, target):
         with usable(aggregate.name):
             progress = read_progress(target, aggregate.name)
         if progress is None or progress.state != "seeding":
             return None
         log = LogReader(config.log.path)
         _begin(target, aggregate, log)
-        _hold(aggregate, log)
+        hold(aggregate.name, log, log.end().lsn)
         on_rows(0)
-        return _seed(config, aggregate, spark, target, stop, on_rows)
+        return _seed(config, aggregate, spark, target, stop, on_rows, on_grouping)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _alone(config: Config, aggregate: AggregateConfig) -> Iterator[psycopg.Conne
     """A connection to the target, on which the aggregate is seeded: by one at a time, for as long
     as that connection lives.
     """
-    with connect(aggregate.conninfo(config.source.conninfo)) as target:
+    with connect_unlimited(aggregate.conninfo(config.source.conninfo)) as target:
         with usable(aggregate.name):
             mine = try_lock(target, "seeding", aggregate.name)
         if not mine:
@@ -125,22 +125,16 @@ def _seed(
     target: psycopg.Connection[Any],
     stop: Event,
     on_rows: OnRows,
+    on_grouping: OnGrouping,
     on_wait: OnWait = lambda _: None,
 ) -> Seeded:
     log = LogReader(config.log.path)
     if not aggregate.seed:
         with usable(aggregate.name):
             return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
-    with (
-        snapshot(config.source.conninfo, on_wait=on_wait, stop=stop) as source,
-        translated(f"read the tables of aggregate {aggregate.name}"),
-        cancelled_by(stop, source.connection),
-    ):
-        _check_log_goes_on(log, source.lsn, aggregate.name)
-        tables = read_tables(source.connection, [each.table for each in aggregate.sources])
-        bound = bind(aggregate, types_of(tables), source.lsn)
-        truth = true_sums(source.connection, bound, spark, on_rows)
-    with usable(aggregate.name), cancelled_by(stop, target):
+    with source_snapshot(config, aggregate, log, on_wait=on_wait, stop=stop) as source:
+        truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
+    with usable(aggregate.name):
         return _write(target, aggregate, truth, source.lsn)
 
 
@@ -156,15 +150,16 @@ def _begin(
     return before
 
 
-def _hold(aggregate: AggregateConfig, log: LogReader) -> None:
-    """The log keeps what comes from now on."""
-    log_id, end = str(log.identity.log_id), log.end().lsn
-    name = consumer_of(aggregate.name)
+def hold(aggregate: str, log: LogReader, lsn: Lsn) -> None:
+    """The log keeps what comes after a position, for one that begins. Raises `LogNotWritten` or
+    `LogInUse`, which pass.
+    """
+    name, log_id = consumer_of(aggregate), str(log.identity.log_id)
     known = {consumer.name: consumer for consumer in consumers.consumers(log.storage)}.get(name)
     if known is None or known.invalidated or known.log_id != log_id:
         # Seeding is the remedy for all of it. Else what is held back is enough.
         consumers.forget(log.storage, name)
-        consumers.register(log.storage, name, log_id, end)
+        consumers.register(log.storage, name, log_id, lsn)
 
 
 def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:
@@ -204,17 +199,6 @@ def begin(
             "lsn": str(lsn),
         },
     )
-
-
-def _check_log_goes_on(log: LogReader, lsn: Lsn, name: str) -> None:
-    """Whatever commits after the snapshot must come through the log."""
-    if log.start().lsn > lsn:
-        raise NotSeeded(
-            f"the change log begins at {log.start().lsn}, after the snapshot of aggregate {name} "
-            f"at {lsn}",
-            remedy="Check that this is the log of that server, and that capture runs",
-            aggregate=name,
-        )
 
 
 def _write(

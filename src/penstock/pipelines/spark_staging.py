@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 from penstock.errors import ConnectionLost
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batch_of
-from penstock.pipelines.passing import UNLIMITED, passes
+from penstock.pipelines.passing import passes
 from penstock.pipelines.staging import Staged, put
-from penstock.postgres.connect import connect, portable
+from penstock.postgres.connect import connect_unlimited, portable
 from penstock.postgres.failures import translated
 from penstock.scratch import scratch_folder
 from penstock.sections import Dsn
@@ -62,7 +62,7 @@ class _Writer(DataSourceArrowWriter):
         doing = "write to penstock.staged of the target"
         with (
             said_once(),
-            connect(Dsn(self.conninfo, self.origin), options=UNLIMITED) as connection,
+            connect_unlimited(Dsn(self.conninfo, self.origin)) as connection,
             translated(doing),
         ):
             try:

@@ -87,7 +87,7 @@ def _dimension(
     sources = target.sources(name, tables)
     if not keeps(column.base, sources):
         better = better_type(column.base, sources)
-        of = f", of {' and '.join(kind.sql for kind in sources)}" if sources else ""
+        of = f" of {' and '.join(kind.sql for kind in sources)}" if sources else ""
         yield (
             f"column {name} is {column.type} and would change values{of} in silence",
             (

@@ -14,6 +14,9 @@ from penstock.names import TableName
 from penstock.pipelines.merging import Column, TargetTable
 from penstock.postgres.tables import TableFacts, read_tables
 
+# Others' transactions and locks: doctor finds nothing wrong.
+_BUSY = ("40", "55P03")
+
 
 def read_targets(
     connection: psycopg.Connection[Any], aggregate: AggregateConfig
@@ -73,8 +76,11 @@ def unusable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
     refused = error.sqlstate == "42501" and error.diag.context is None
     if said and (refused or error.diag.statement_position is not None):
         what += f": {said}"
+    remedy = "Run: penstock doctor, which says what is wrong with it"
+    if error.sqlstate is not None and error.sqlstate.startswith(_BUSY):
+        remedy = "Others write there, such as a reset: try again when they are done"
     return TargetUnavailable(
         f"the target of aggregate {aggregate} cannot be used: {what}",
-        remedy="Run: penstock doctor, which says what is wrong with it",
+        remedy=remedy,
         aggregate=aggregate,
     )

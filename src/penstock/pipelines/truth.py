@@ -22,12 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declarations import AggregateSource
 from penstock.decode.columns import Mask, column, texts_of
-from penstock.decode.deltas import AGGREGATE, NOTE, Input, cannot_hold, signed, summed_up
+from penstock.decode.deltas import AGGREGATE, NOTE, ROWS, Input, cannot_hold, signed, summed_up
 from penstock.decode.types import Kind
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batches, computed, grouped
+from penstock.pipelines.grouping_told import OnGrouping, told
 from penstock.pipelines.sums import as_text
 from penstock.postgres.copying import copied_blocks
 from penstock.postgres.failures import translated
@@ -35,6 +36,7 @@ from penstock.spark.errors import computing
 
 # What Spark gets at one go: long beside the start of a job, little memory.
 _ROWS_AT_ONCE = 500_000
+_ROWS_IN_TASK = 150_000
 _COPY_BLOCK = 4 * 2**20
 # To add up equal rows, unless so many of a block are different.
 _WORTH_IT = 0.5
@@ -57,6 +59,7 @@ def true_sums(
     bound: Bound,
     spark: Callable[[], SparkSession],
     on_rows: OnRows = lambda _: None,
+    on_grouping: OnGrouping = lambda _: None,
 ) -> Truth:
     """Of all tables that count."""
     parts: list[Truth] = []
@@ -65,12 +68,15 @@ def true_sums(
         require_computable(spark(), [bound])
         # Else Spark's driver makes an object of every row, and computes there: all of its memory.
         spark().conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+        # Each batch becomes a task, and with the usual 10,000 rows costs more than they do.
+        spark().conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_IN_TASK))
     for source in bound.config.sources:
         if "insert" not in source.rules:
             continue
         columns = _columns_of(connection, source, bound)
         if bound.config.all_plain:
-            parts.append(_grouped_by_server(connection, bound, source, columns, on_more))
+            with told(connection, source.table, on_grouping):
+                parts.append(_grouped_by_server(connection, bound, source, columns, on_more))
         else:
             parts += _grouped_by_spark(connection, bound, source, columns, spark(), on_more)
     empty, _ = _result(bound, [])
@@ -253,6 +259,9 @@ def _portions(
     columns: dict[str, str],
 ) -> Iterator[tuple[int, Truth]]:
     """How many rows were read since the last time, and what they add, for Spark to group."""
+    if not columns:
+        yield from _alike(connection, source.table)
+        return
     rows = 0
     waiting: list[pa.Table] = []
     left_out: Counter[str] = Counter()
@@ -269,6 +278,15 @@ def _portions(
             rows, waiting, left_out = 0, [], Counter()
     if waiting:
         yield rows, Truth(pa.concat_tables(waiting), _reasons(source.table, left_out))
+
+
+def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, Truth]]:
+    """Where no column is read: COPY would send lines of nothing."""
+    statement = sql.SQL("SELECT count(*) FROM {}").format(_rows_of(connection, table))
+    with translated(f"count the rows of {table}"):
+        (rows,) = connection.execute(statement).fetchone() or (0,)
+    if rows:
+        yield rows, Truth(pa.table({ROWS: pa.array([rows], pa.int64())}), Counter())
 
 
 def _copied(

@@ -21,25 +21,25 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import NotSeeded, NotVerifiable, VerifyTimeout
+from penstock.errors import LogRetired, NotSeeded, NotVerifiable, VerifyTimeout
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.binding import Bound, bind, types_of
+from penstock.pipelines.binding import Bound
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.comparing import compare_sql
+from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.keys import parted
 from penstock.pipelines.locks import wait_for_lock
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
+from penstock.pipelines.seeding import consumer_of
+from penstock.pipelines.source_snapshot import SourceSnapshot, source_snapshot
 from penstock.pipelines.sums import arrays, rolled_up
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import OnRows, true_sums
-from penstock.postgres.connect import connect
-from penstock.postgres.failures import translated
+from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.slots import read_slot
-from penstock.postgres.snapshots import Snapshot, snapshot
-from penstock.postgres.tables import read_tables
 
 # Capture is milliseconds behind the server, if it runs.
 _CATCH_UP_S = 30.0
@@ -63,7 +63,9 @@ class Difference:
     found: Decimal
 
     def __str__(self) -> str:
-        key = ", ".join(f"{name} {value}" for name, value in self.key.items())
+        key = ", ".join(
+            f"{name} {'NULL' if value is None else value}" for name, value in self.key.items()
+        )
         return f"{self.target}: {self.measure} of {key} is {self.found}, should be {self.expected}"
 
 
@@ -110,6 +112,7 @@ def verify(
     *,
     repair: bool = False,
     on_rows: OnRows = lambda _: None,
+    on_grouping: OnGrouping = lambda _: None,
     on_wait: OnWait = lambda _: None,
 ) -> Verified:
     """Compare, and with `repair` add what is missing to the targets.
@@ -125,29 +128,23 @@ def verify(
         )
     log = LogReader(config.log.path)
     with (
-        # The log keeps what comes from now on until we are done.
-        consumers.held(log.storage, "verify", str(log.identity.log_id), log.end().lsn),
-        connect(aggregate.conninfo(config.source.conninfo)) as target,
+        consumers.held(log.storage, "verify", str(log.identity.log_id), _needed(log, aggregate)),
+        connect_unlimited(aggregate.conninfo(config.source.conninfo)) as target,
         usable(aggregate.name),
     ):
         if repair:
             # One at a time: what two have found would be added twice.
             wait_for_lock(target, "repair", aggregate.name)
-        with (
-            snapshot(
-                config.source.conninfo, on_wait=lambda who: on_wait("; ".join(map(str, who)))
-            ) as source,
-            translated(f"read the tables of aggregate {aggregate.name}"),
-        ):
+        with source_snapshot(
+            config, aggregate, log, on_wait=lambda who: on_wait("; ".join(map(str, who)))
+        ) as source:
             _require_capture(source, config.source.slot, log, on_wait)
-            sources = read_tables(source.connection, [each.table for each in aggregate.sources])
-            bound = bind(aggregate, types_of(sources), source.lsn)
-            truth = true_sums(source.connection, bound, spark, on_rows).sums
+            truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping).sums
         _wait_for_log(log, source.lsn, on_wait)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         progress = _progress(target, aggregate, log)
         _wait_for_log(log, progress.applied_lsn, on_wait)  # it may have been seeded just now
-        truth = _at(log, bound, spark, truth, source.lsn, progress.applied_lsn)
+        truth = _at(log, source.bound, spark, truth, source.lsn, progress.applied_lsn)
         tables = read_targets(target, aggregate)
         found = [each for table in tables for each in _compare(target, aggregate, table, truth)]
         keys = sum(_count(target, table) for table in tables)
@@ -163,7 +160,15 @@ def verify(
     )
 
 
-def _require_capture(source: Snapshot, slot: str, log: LogReader, on_wait: OnWait) -> None:
+def _needed(log: LogReader, aggregate: AggregateConfig) -> Lsn:
+    """From where on the log is kept until we are done: where the target is, or will be found."""
+    end = log.end().lsn
+    held = {consumer.name: consumer for consumer in consumers.consumers(log.storage)}
+    of_target = held.get(consumer_of(aggregate.name))
+    return end if of_target is None else min(end, of_target.applied_lsn)
+
+
+def _require_capture(source: SourceSnapshot, slot: str, log: LogReader, on_wait: OnWait) -> None:
     """Before the source is read, which may take long: the log gets there only if somebody reads
     the slot.
     """
@@ -239,7 +244,14 @@ def _at(
     start, end = min(known, wanted), max(known, wanted)
     if start == end:
         return truth
-    deltas = log_deltas(log, bound, start, end, spark).sums
+    try:
+        deltas = log_deltas(log, bound, start, end, spark).sums
+    except LogRetired as error:
+        raise LogRetired(
+            f"{error.problem}, and the audit of aggregate {bound.config.name} needs what comes "
+            f"after {start}",
+            remedy="Run it again: the log reached its disk budget, or the target is behind",
+        ) from error
     if wanted < known:
         for number, name in enumerate(deltas.column_names):
             if name in bound.config.measures:

@@ -20,22 +20,24 @@ from penstock.errors import (
     ConnectionLost,
     ConsumerInvalidated,
     LogInUse,
+    LogNotWritten,
     LogRetired,
     NotSeeded,
     PipelineFenced,
 )
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
-from penstock.pipelines.applying import Aggregate, Applied, Batch, apply
+from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.locks import try_lock
-from penstock.pipelines.passing import UNLIMITED, passes
+from penstock.pipelines.parking import next_try_s
+from penstock.pipelines.passing import passes
 from penstock.pipelines.ready import require_targets
-from penstock.pipelines.seeding import begin, consumer_of
+from penstock.pipelines.seeding import begin, consumer_of, hold
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
-from penstock.postgres.connect import connect
+from penstock.postgres.connect import connect_unlimited
 from penstock.sections import Dsn
 
 _LOG = structlog.get_logger()
@@ -44,6 +46,12 @@ _CLAIM_S = 10.0
 # Somebody may have locked the target: other targets wait for it so long, and no longer.
 _WAIT_S = 5.0
 _REGISTER_EVERY_S = 1.0
+# Refused keys are looked at when the first is due. Also if there is none: a process that seeds or
+# repairs may have parked some.
+_LOOK_SOONEST_S = 1.0
+_LOOK_LATEST_S = 60.0
+# If the target is away or locked.
+_LOOK_AGAIN_S = 10.0
 
 
 class Writer(Closing):
@@ -73,6 +81,9 @@ class Writer(Closing):
         # Why the target could not be written to the last time, and when to try again.
         self.away: Exception | None = None
         self._try_at = 0.0
+        # Batches and retries come from two threads.
+        self._in_use = threading.Lock()
+        self._look_at = 0.0
         # Others go on while it is away, or reads what it missed.
         self.is_behind = False
         self.needs_seed = False
@@ -130,7 +141,7 @@ class Writer(Closing):
         if time.monotonic() < self._try_at:
             return None
         try:
-            with self._told():
+            with self._in_use, self._told():
                 connection, aggregate = self._connected()
                 left_at = self.applied_lsn if self.is_behind else None
                 applied = apply(
@@ -151,10 +162,47 @@ class Writer(Closing):
         self._note(applied, covered.end)
         return applied
 
+    def retry(self) -> None:
+        """Try again what the target refused, when it is due, although no batch comes.
+
+        Called often, beside `apply` and by another thread; one of the two has the connection at a
+        time. A batch tries what is due itself, and one that finds its target away comes again.
+        """
+        if self.away or time.monotonic() < self._look_at:
+            return
+        if not self._in_use.acquire(blocking=False):
+            return
+        try:
+            with self._told():
+                self._look()
+        except Exception as error:
+            if not passes(error):
+                raise
+            _LOG.warning(
+                "parked keys not looked at", aggregate=self.name, error=type(error).__name__
+            )
+            # Not as with a batch: nothing is missed.
+            self._look_at = time.monotonic() + _LOOK_AGAIN_S
+        finally:
+            self._in_use.release()
+
+    def _look(self) -> None:
+        connection, aggregate = self._connected()
+        due_s = next_try_s(connection, self.name)
+        if due_s is None:
+            due_s = _LOOK_LATEST_S
+        elif due_s <= 0:
+            self._tell_keys(retry(connection, aggregate, self._log_id))
+        pause_s = min(max(due_s, _LOOK_SOONEST_S), _LOOK_LATEST_S)
+        self._look_at = time.monotonic() + pause_s
+
     def _leave(self, error: Exception) -> None:
         self.away = error
         self.is_behind = True
         self._try_at = time.monotonic() + self._backoff.pause_s()
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            # A session keeps to what it began with. A new one may write, or reach another server.
+            self.close()
 
     def _note(self, applied: Applied, end: Lsn) -> None:
         if self.away:
@@ -165,6 +213,11 @@ class Writer(Closing):
         self.is_behind = applied.decision == "read" and applied.end < end
         if applied.decision != "wait":
             self.applied_lsn = applied.end
+        if applied.parked:
+            self._look_at = 0.0
+        self._tell_keys(applied)
+
+    def _tell_keys(self, applied: Applied) -> None:
         if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
         if applied.below_zero:
@@ -184,7 +237,7 @@ class Writer(Closing):
         return connection, self._aggregate
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self.dsn, options=f"-c lock_timeout={_WAIT_S * 1000:.0f} {UNLIMITED}")
+        return connect_unlimited(self.dsn, lock_timeout_s=_WAIT_S)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""
@@ -221,14 +274,17 @@ class Writer(Closing):
         targets = read_targets(connection, self.config)
         if read_progress(connection, self.name) is None:
             self._begin(connection)
-        connection.execute(
-            "UPDATE penstock.progress SET epoch = epoch + 1 WHERE aggregate = %s", [self.name]
-        )
-        progress = read_progress(connection, self.name)
+        with connection.transaction():
+            connection.execute(
+                "UPDATE penstock.progress SET epoch = epoch + 1 WHERE aggregate = %s", [self.name]
+            )
+            progress = read_progress(connection, self.name)
         assert progress is not None  # noqa: S101 - it was there just now
         self.needs_seed = progress.state == "seeding"
-        self.applied_lsn = progress.applied_lsn
         if not self.needs_seed:
+            # A seeding notes where it begins, and takes it back if it fails: the targets may be
+            # further behind.
+            self.applied_lsn = progress.applied_lsn
             self._check(progress)
         return Aggregate(
             self.name, targets, self.config.seed, progress.epoch, self.config.fingerprint
@@ -243,7 +299,8 @@ class Writer(Closing):
                 connection.execute(
                     "UPDATE penstock.progress SET state = 'live' WHERE aggregate = %s", [self.name]
                 )
-        consumers.register(self._log.storage, consumer_of(self.name), self._log_id, end)
+            # Before it commits: whoever finds the row takes it for begun.
+            hold(self.name, self._log, end)
 
     def _check(self, progress: Progress) -> None:
         if progress.fingerprint != self.config.fingerprint:
@@ -293,7 +350,7 @@ class Writer(Closing):
                 "time",
                 aggregate=self.name,
             ) from error
-        except (OSError, LogInUse) as error:
+        except (LogNotWritten, LogInUse) as error:
             # The disk is full, perhaps. Nothing is lost: the target knows its position.
             _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))
         else:

@@ -5,7 +5,7 @@ server cannot look by itself whether it should stop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,6 +20,16 @@ class Cancelled(Exception):
     """The event was set while the block ran."""
 
 
+def cancel_until(ended: Callable[[float], bool], connection: psycopg.Connection[Any]) -> None:
+    """Cancel what a connection does; `ended` waits so many seconds and says whether it is over."""
+    wait_s = 0.0
+    # Again and again, for a cancellation that comes between two statements has no effect.
+    while not ended(wait_s):
+        with suppress(psycopg.Error):  # the next one may succeed
+            connection.cancel_safe(timeout=_CANCEL_S)
+        wait_s = _LOOK_EVERY_S
+
+
 @contextmanager
 def cancelled_by(stop: threading.Event, connection: psycopg.Connection[Any]) -> Iterator[None]:
     """While the block runs, `stop` cancels its statements, and the block ends with `Cancelled`.
@@ -31,13 +41,9 @@ def cancelled_by(stop: threading.Event, connection: psycopg.Connection[Any]) -> 
 
     def watch() -> None:
         while not done.is_set():
-            if not stop.wait(_LOOK_EVERY_S) or done.is_set():
-                continue
-            tried.set()
-            # Again and again, for a cancellation that comes between two statements has no effect.
-            with suppress(psycopg.Error):  # the next one may succeed
-                connection.cancel_safe(timeout=_CANCEL_S)
-            done.wait(_LOOK_EVERY_S)
+            if stop.wait(_LOOK_EVERY_S) and not done.is_set():
+                tried.set()
+                cancel_until(done.wait, connection)
 
     watching = threading.Thread(target=watch, name="cancelling", daemon=True)
     watching.start()

@@ -25,6 +25,7 @@ from penstock.errors import (
     SourceUnavailable,
 )
 from penstock.names import quote
+from penstock.postgres.failures import translated
 from penstock.sections import Dsn
 
 # Long enough for a slow TLS handshake over a continent, short enough for a person to wait.
@@ -37,12 +38,22 @@ _TCP_KEEPALIVE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+# By their names, as not every version has each of them. Without parameters, which a replication
+# connection does not take.
+_WITHOUT_LIMITS = """
+SELECT set_config(name, '0', false)
+  FROM pg_settings
+ WHERE name IN ('statement_timeout', 'transaction_timeout', 'lock_timeout',
+                'idle_in_transaction_session_timeout', 'idle_session_timeout')
+"""
+_USUAL = "dsn in [source]"
 # Parameters that name files with what else libpq has made of the others.
 _FILES = ("passfile", "service", "servicefile")
 
 
 def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
-    """Open an autocommit connection; errors name the setting that holds the DSN.
+    """Open an autocommit connection, whose transactions see what others commit meanwhile; errors
+    name the setting that holds the DSN.
 
     `parameters` are libpq's; they win over the DSN, except `options`, which are added to it.
     """
@@ -52,9 +63,32 @@ def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
         parameters["options"] = f"{before} {extra}".strip()
     merged = {**_defaults(given), **given, **parameters}
     try:
-        return psycopg.connect(autocommit=True, **merged)
+        connection = psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:
         raise _explain(error, given, origin(dsn)) from None
+    # The default of the database or the role may be stricter: then a transaction would not see what
+    # executors stage for it, and would fail at each row that it has waited for.
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return connection
+
+
+def connect_unlimited(
+    dsn: str, *, lock_timeout_s: float = 0, **parameters: Any
+) -> psycopg.Connection:
+    """Without the role's limits on time: what takes long would meet them again and again.
+
+    `lock_timeout_s` is a limit of the caller's own.
+    """
+    connection = connect(dsn, **parameters)
+    try:
+        with translated("lift the limits of a session"):
+            connection.execute(_WITHOUT_LIMITS)
+            if lock_timeout_s:
+                connection.execute(f"SET lock_timeout = {lock_timeout_s * 1000:.0f}".encode())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def portable(dsn: Dsn) -> Dsn:
@@ -77,7 +111,7 @@ def _defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 def origin(dsn: str) -> str:
     """The setting or the variable that holds the DSN."""
-    return dsn.origin if isinstance(dsn, Dsn) else "dsn in [source]"
+    return dsn.origin if isinstance(dsn, Dsn) else _USUAL
 
 
 def parse_dsn(dsn: str) -> dict[str, Any]:
@@ -214,6 +248,8 @@ _UNAVAILABLE_REMEDY = "Check that the server runs and that host, port and TLS se
 
 def _explain(error: psycopg.Error, given: dict[str, Any], what: str) -> SourceError:
     where = place(given)
+    # There may be several, to the same place.
+    named = where if what == _USUAL else f"{where} ({what})"
     text = _essence(str(error))
     if re.search(_UNUSABLE, text):
         return _unusable(text, given, what)
@@ -222,9 +258,9 @@ def _explain(error: psycopg.Error, given: dict[str, Any], what: str) -> SourceEr
     for pattern, kind, remedy in _PATTERNS:
         if re.search(pattern, text):
             remedy = remedy.format(**names)
-            return kind(f"{where}: {text}", remedy=remedy, where=where, **facts)
+            return kind(f"{named}: {text}", remedy=remedy, where=where, **facts)
     return SourceUnavailable(
-        f"cannot connect to {where}: {text}", remedy=_UNAVAILABLE_REMEDY, where=where, **facts
+        f"cannot connect to {named}: {text}", remedy=_UNAVAILABLE_REMEDY, where=where, **facts
     )
 
 

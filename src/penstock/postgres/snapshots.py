@@ -8,19 +8,20 @@ that reads has taken the snapshot over.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
 import psycopg
 
-from penstock.errors import SetupBlocked
+from penstock.errors import SetupBlocked, TableRewritten
 from penstock.lsn import Lsn
+from penstock.names import TableName
 from penstock.postgres.cancelling import cancelled_by
-from penstock.postgres.connect import connect
-from penstock.postgres.connection import VALUE_SETTINGS
+from penstock.postgres.connect import connect, connect_unlimited
+from penstock.postgres.connection import VALUE_SETTINGS, SystemIdentity
 from penstock.postgres.failures import translated
 from penstock.postgres.slots import CREATE_DEADLINE_S
 from penstock.postgres.waiting import GaveUp, OnWait, watched
@@ -32,6 +33,7 @@ class Snapshot:
 
     connection: psycopg.Connection[Any]
     lsn: Lsn
+    server: SystemIdentity
 
 
 @contextmanager
@@ -49,17 +51,54 @@ def snapshot(
     # them all.
     settings = {**VALUE_SETTINGS, "row_security": "off"}
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    with connect(dsn, client_encoding="utf8", options=options) as reading:
+    # There is nothing to commit, and a server that is gone by then has told all.
+    with closing(connect_unlimited(dsn, client_encoding="utf8", options=options)) as reading:
         with (
             connect(dsn) as observer,
-            connect(dsn, replication="database") as exporting,
+            connect_unlimited(dsn, replication="database") as exporting,
         ):
             with cancelled_by(stop or Event(), exporting):
+                server = _identified(exporting)
                 lsn, name = _exported(exporting, observer, on_wait, deadline_s)
             with translated("take over the snapshot"):
                 reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 reading.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
-        yield Snapshot(reading, lsn)
+        yield Snapshot(reading, lsn, server)
+
+
+_REWRITTEN = """
+SELECT c.oid::regclass::text
+  FROM pg_class AS c
+ WHERE (c.oid = %(table)s::regclass
+        OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s::regclass)))
+   -- As the snapshot has it, and as it is now.
+   AND c.relfilenode <> coalesce(pg_relation_filenode(c.oid), 0)
+"""
+
+
+def keep_as_they_were(reading: psycopg.Connection[Any], tables: Iterable[TableName]) -> None:
+    """Until the snapshot is closed nobody rewrites or truncates these tables.
+
+    What does has no regard for snapshots: the table would be read as empty. `TableRewritten`: one
+    was, after the snapshot was taken.
+    """
+    for table in tables:
+        # This locks the table and its partitions, and is granted with a right on any column, which
+        # LOCK TABLE is not.
+        reading.execute(f"SELECT FROM {table.sql} LIMIT 0".encode())
+        for (name,) in reading.execute(_REWRITTEN, {"table": table.sql}):
+            raise TableRewritten(
+                f"{name} was rewritten or truncated while a snapshot of it was taken",
+                remedy="Run this again",
+            )
+
+
+def _identified(exporting: psycopg.Connection[Any]) -> SystemIdentity:
+    with translated("ask which server this is"):
+        row = exporting.execute("IDENTIFY_SYSTEM").fetchone()
+    assert row is not None  # noqa: S101 - the command answers with a row
+    system_id, timeline, wal_end, database = row
+    return SystemIdentity(system_id, timeline, Lsn.parse(wal_end), database)
 
 
 def _exported(

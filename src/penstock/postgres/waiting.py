@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -18,11 +17,10 @@ import psycopg
 from psycopg.rows import class_row
 
 from penstock.interrupts import Interrupts
+from penstock.postgres.cancelling import cancel_until
 
 _LOOK_EVERY_S = 0.25
 _T = TypeVar("_T")
-# How long one attempt to cancel may take, on a server that is slow to accept a connection.
-_CANCEL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +123,7 @@ def watched(
                         on_wait(now)
                     seen = now
         finally:
-            # Again and again, for a cancellation that comes between two statements has no effect.
-            while not future.done():
-                with suppress(psycopg.Error):  # the next one may succeed
-                    connection.cancel_safe(timeout=_CANCEL_S)
-                wait([future], timeout=_LOOK_EVERY_S)
+            cancel_until(lambda within_s: bool(wait([future], within_s).done), connection)
         try:
             return future.result()  # it may have finished just before the cancellation
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):

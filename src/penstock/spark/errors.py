@@ -21,8 +21,14 @@ from penstock.errors import ComputationFailed, PenstockError, PipelineError
 
 # As Python ends a traceback; Spark puts the whole of it into its own message.
 _OURS = re.compile(r"^(?:\S*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
+# What Spark raises here.
+OF_SPARK = (PySparkException, Py4JError)
 # As Spark begins a message.
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+# As it shows the part of an expression that failed: a line of it, and carets below.
+_UNDERLINED = re.compile(r"^== SQL .*==\n(.*)\n( *)(\^+)", re.MULTILINE)
+# Conditions that say where Spark failed, not of what.
+_MACHINERY = ("STREAM", "FOREACH", "PYTHON", "TASK")
 
 
 def original(error: BaseException) -> PenstockError | None:
@@ -43,18 +49,27 @@ def computing() -> Iterator[None]:
     """Work for Spark; what goes wrong in it is told as our own error."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except OF_SPARK as error:
         raise original(error) or failed(error) from error
 
 
 def failed(error: BaseException) -> ComputationFailed:
-    """By the names that Spark gives its conditions: its texts quote values."""
+    """By the names of Spark's conditions and by the expression: its texts quote values."""
     names = dict.fromkeys(_CONDITION.findall(str(error)))
-    return ComputationFailed(
-        f"Spark's work failed: {', '.join(names) or type(error).__name__}",
-        remedy="Correct the expression that cannot be computed of every row, such as a cast; or "
-        "give Spark more memory",
+    what = ", ".join(names) or type(error).__name__
+    if found := _UNDERLINED.search(str(error)):
+        line, before, carets = found.groups()
+        what += f" in {line[len(before) :][: len(carets)]}"
+    remedy = (
+        "Correct the expression, which cannot be computed of every row: try_cast and try_divide "
+        "give NULL where cast and / fail"
     )
+    if all(name.startswith(_MACHINERY) for name in names):
+        remedy = (
+            "Start it again, and it goes on from where it was; if it fails again, Spark's own "
+            "messages say why, and it may need more memory"
+        )
+    return ComputationFailed(f"Spark's work failed: {what}", remedy=remedy)
 
 
 def explain(error: BaseException) -> str | None:

@@ -77,5 +77,5 @@ def test_every_command_names_what_is_declared_wrong(
 ) -> None:  # M5.2
     found = refused(tmp_path, command, aggregates=[declared(**changes)])
     assert f"{tmp_path / 'penstock.toml'}: " in found
-    assert "in [[aggregate]] 1" in found
+    assert "in [[aggregate]] 1 (counts)" in found
     assert said in found

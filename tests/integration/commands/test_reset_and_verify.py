@@ -7,12 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli import app
 from penstock.config import load
+from penstock.names import TableName
+from penstock.pipelines import seeding, verifying
+from penstock.pipelines.grouping_told import Grouping
+from penstock.pipelines.truth import Truth, true_sums
 from support.capturing import capturing
 from support.database import Database
 from support.locks import waits_for_lock
@@ -124,8 +129,29 @@ def test_verify_lists_differences_and_ends_with_1(database18: Database, file: Pa
     assert wrong.exit_code == 1
     assert "public.stats: count of service s, status a is 7, should be 2" in wrong.stdout
     # What stands in a row is text, not markup.
-    assert "public.stats: count of service [red], status None is 0, should be 1" in wrong.stdout
+    assert "public.stats: count of service [red], status NULL is 0, should be 1" in wrong.stdout
     assert ": 1 rows, 2 differences\n" in wrong.stdout
+
+
+def test_who_waits_while_the_server_groups_is_told_so(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5, M5.6, M7.1
+    def slowly(*arguments: Any) -> Truth:
+        *_, on_grouping = arguments
+        for about_rows, for_s in ((120_000_000, 5.2), (None, 10.4)):
+            on_grouping(Grouping(TableName("public", "notifications"), about_rows, for_s))
+        return true_sums(*arguments)
+
+    for module in (seeding, verifying):
+        monkeypatch.setattr(module, "true_sums", slowly)
+    told = (
+        "  public.notifications: being grouped for 5 s, about 120,000,000 rows\n"
+        "  public.notifications: being grouped for 10 s\n"
+        "  3 rows read\n"
+    )
+    assert command(file, "reset", "counts").stderr == told
+    assert command(file, "verify", "counts").stderr.endswith(told)
+    assert "grouped" not in command(file, "verify", "counts", "--json").output
 
 
 def test_verify_as_json_and_repair(database18: Database, file: Path) -> None:  # M5.6

@@ -34,6 +34,7 @@ def notes(database: Database) -> Database:
     return database
 
 
+@on_18
 @pytest.mark.parametrize(
     ("before", "published", "sent"),
     [

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
+from support.database import Database
 from support.repeats import SOAK
+from support.targets import with_tables
+from support.writers import STATS, Job
 
 
 @pytest.fixture(
@@ -18,3 +22,11 @@ def server(
     request: pytest.FixtureRequest, _servers: Callable[[int], EmbeddedPostgres]
 ) -> EmbeddedPostgres:
     return _servers(request.param)
+
+
+@pytest.fixture
+def job(database: Database, tmp_path: Path) -> Iterator[Job]:
+    with_tables(database, STATS)
+    job = Job(database, tmp_path)
+    yield job
+    job.stopping.set()

@@ -16,7 +16,7 @@ from psycopg import errors as pg
 
 from penstock.errors import NotSeeded, PipelineFenced, ProgressGap, TargetMismatch
 from penstock.lsn import Lsn
-from penstock.pipelines.applying import NEGATIVE, Applied, apply
+from penstock.pipelines.applying import NEGATIVE, Applied, apply, retry
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.target_tables import read_targets
 from support.database import Database
@@ -145,12 +145,12 @@ def test_an_error_in_the_middle_leaves_rows_and_position_as_they_were(
         STATS,
         "CREATE TABLE by_status (status text UNIQUE, count bigint)",
         "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE 'not today'; END $$",
+        " $$ BEGIN RAISE 'not today' USING ERRCODE = 'feature_not_supported'; END $$",
         "CREATE TRIGGER fails BEFORE INSERT ON by_status EXECUTE FUNCTION fail()",
     )
     two = declared(targets=["stats", {"table": "by_status", "dimensions": ["status"]}])
     with Follower(database18, two) as follower:
-        with pytest.raises(pg.RaiseException):
+        with pytest.raises(pg.FeatureNotSupported):
             follower.apply(100, 110, {A: 1})
         assert follower.shown() == {}
         assert follower.progress().applied_lsn == Lsn(100)
@@ -323,6 +323,22 @@ def test_a_refused_key_that_cancels_out_is_forgotten(database18: Database) -> No
         assert (follower.shown(), follower.parked()) == ({}, [])
 
 
+def test_a_clamp_of_what_is_tried_between_batches_is_counted_too(
+    database18: Database,
+) -> None:  # M5.4
+    with_tables(database18, *WITH_SERVICES)
+    with Follower(database18, declared(seed=False), seeded=False) as follower:
+        follower.add({MISSING: 5})
+        follower.add({MISSING: -7})
+        database18.run("INSERT INTO services VALUES ('hidden')")
+        follower.make_due()
+        before = follower.progress()
+        tried = retry(follower.connection, follower.aggregate, LOG)
+        assert tried == Applied("apply", below_zero=1)
+        assert follower.progress() == replace(before, clamped=1)
+        assert (follower.shown(), follower.parked()) == ({}, [])
+
+
 def test_a_refused_key_whose_sum_is_below_zero_is_kept_as_such(
     database18: Database,
 ) -> None:  # M5.4
@@ -398,6 +414,25 @@ def test_a_check_of_the_user_s_parks_what_it_refuses(database18: Database) -> No
         follower.make_due()
         follower.add({B: -15})
         assert follower.shown() == {A: 9, B: 5}
+
+
+def test_so_does_a_trigger_of_the_user_s(database18: Database) -> None:  # M5.4, M7.3
+    with_tables(
+        database18,
+        STATS,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE EXCEPTION 'secret %', NEW.status; END$$",
+        "CREATE TRIGGER refused BEFORE INSERT OR UPDATE ON stats FOR EACH ROW"
+        f" WHEN (NEW.status = '{B[1]}') EXECUTE FUNCTION refuse()",
+    )
+    with Follower(database18) as follower:
+        follower.add({A: 1, B: 1})
+        assert follower.shown() == {A: 1}
+        assert [each[2] for each in follower.parked()] == ["RaiseException"]
+        database18.run("DROP TRIGGER refused ON stats")
+        follower.make_due()
+        follower.add({A: 1})
+        assert follower.shown() == {A: 2, B: 1}
 
 
 # --- one value, written in several ways ----------------------------------------------------------

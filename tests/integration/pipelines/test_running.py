@@ -6,11 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psycopg
 import pytest
 
 from penstock.config import Config
-from penstock.errors import PenstockError, SchemaMismatch, SourceUnavailable, TargetMismatch
-from penstock.pipelines import running
+from penstock.errors import (
+    ConnectionLost,
+    PenstockError,
+    SchemaMismatch,
+    SourceUnavailable,
+    TargetMismatch,
+    TargetUnavailable,
+)
+from penstock.pipelines import job, running, writing
 from penstock.pipelines.running import run_aggregates
 from support.capturing import capture_config
 from support.database import Database
@@ -74,6 +82,31 @@ def test_one_of_two_targets_is_enough_to_begin(
     both = declared(), declared(name="others", **away(database18))
     with pytest.raises(Started):
         run_aggregates(config.model_copy(update={"aggregate": both}))
+
+
+def test_a_target_that_somebody_has_locked_is_one_of_our_errors(
+    database18: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3, M7.3
+    monkeypatch.setattr(running, "job_session", started)
+    monkeypatch.setattr(writing, "_WAIT_S", 0.2)
+    with database18.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE penstock.progress")
+        with pytest.raises(TargetUnavailable, match=r"counts .*: LockNotAvailable") as raised:
+            run_aggregates(config.model_copy(update={"aggregate": (declared(),)}))
+    assert raised.value.remedy.startswith("Others write there, such as a reset")
+
+
+def test_a_source_that_is_lost_at_the_start_is_one_of_our_errors(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.3
+    monkeypatch.setattr(running, "job_session", started)
+
+    def lost(connection: psycopg.Connection, _: object) -> None:
+        connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    monkeypatch.setattr(job, "read_tables", lost)
+    with pytest.raises(ConnectionLost, match="read the source's catalog"):
+        run_aggregates(config.model_copy(update={"aggregate": (declared(),)}))
 
 
 @pytest.fixture

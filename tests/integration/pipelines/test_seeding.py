@@ -5,23 +5,38 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from penstock.changelog.consumers import consumers, invalidate, register
 from penstock.changelog.reader import LogReader
+from penstock.changelog.storage import LocalStorage
 from penstock.config import Config
-from penstock.errors import NotSeeded, SeedingUnderWay, TargetUnavailable
+from penstock.errors import (
+    LogNotWritten,
+    SeedingUnderWay,
+    ServerRewound,
+    TargetUnavailable,
+    WrongServer,
+)
 from penstock.lsn import Lsn
 from penstock.pipelines import seeding
 from penstock.pipelines import truth as truth_module
-from penstock.pipelines.seeding import Seeded, seed, seed_if_due
-from penstock.pipelines.truth import true_sums
+from penstock.pipelines.grouping_told import Grouping
+from penstock.pipelines.job import Job
+from penstock.pipelines.passing import may_pass
+from penstock.pipelines.seeding import Seeded, begin, seed, seed_if_due
+from penstock.pipelines.truth import Truth, true_sums
+from penstock.pipelines.writing import Writer
 from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.snapshots import snapshot
+from penstock.sections import Dsn
 from support.database import Database
-from support.locks import waits_for_lock
+from support.disk import no_room
+from support.locks import held_up, waits_for_lock
 from support.logs import begin_log
 from support.ops import on_18
 from support.targets import OTHER_LOG, declared, with_tables
@@ -196,6 +211,18 @@ def test_a_reset_that_fails_while_a_batch_is_applied_goes_back_behind_that_batch
     assert log.end().lsn < moved
 
 
+@on_18
+def test_a_reset_waits_for_a_batch_also_where_transactions_are_isolated_by_default(
+    source: Database, tmp_path: Path
+) -> None:  # M5.5
+    config = config_of(source, tmp_path)
+    before = seed(config, SEEDED, no_spark)
+    source.isolate()
+    with held_up(source, "UPDATE penstock.progress SET changes = changes + 1") as run:
+        resetting = run(lambda: seed(config, SEEDED, no_spark))
+    assert resetting.result(15).lsn > before.lsn
+
+
 def test_a_reset_that_ends_in_disorder_after_its_commit_is_done_all_the_same(
     source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3, M5.5: its rows are there, so is its position
@@ -285,13 +312,27 @@ def test_a_target_that_cannot_be_written_is_one_of_our_errors(
         seed(config, SEEDED, no_spark)
 
 
-def test_a_log_that_begins_after_the_snapshot_is_refused(
+def test_rows_of_a_server_that_was_restored_are_not_mixed_with_the_log(
     source: Database, tmp_path: Path
 ) -> None:  # M3.9, M5.5
     config = config_of(source, tmp_path, Lsn(source.wal_position() + 2**30))
-    with pytest.raises(NotSeeded, match=r"the change log begins at .*, after the snapshot"):
+    with pytest.raises(ServerRewound, match=r"WAL ends at .*, before our position"):
         seed(config, SEEDED, no_spark)
-    assert state(source)[0] == "seeding"
+    assert shown(source) == {}
+
+
+def test_nor_are_those_of_another_database(source: Database, tmp_path: Path) -> None:  # M3.9, M5.5
+    done = seed(config_of(source, tmp_path), SEEDED, no_spark)
+    with Database(source.server, "another") as other:
+        other.run(*NOTIFICATIONS)
+        here = SEEDED.model_copy(update={"target_dsn": SecretStr(source.dsn())})
+        there = Config.model_validate(
+            {"source": {"dsn": other.dsn(), "tables": ["notifications"]}, "log": {"path": tmp_path}}
+        )
+        with pytest.raises(WrongServer, match='this is "another'):
+            seed(there, here, no_spark)
+    assert state(source) == ("seeded", done.lsn)
+    assert shown(source) == EXPECTED
 
 
 def test_rows_that_are_left_out_are_counted_by_reason(
@@ -320,20 +361,20 @@ def test_a_seeding_that_waits_for_the_source_ends_when_it_is_stopped(
     seed(config, SEEDED, no_spark)
     source.run("UPDATE penstock.progress SET state = 'seeding'")
     stop = Event()
-    with ThreadPoolExecutor(1) as pool, source.connect(autocommit=False) as other:
+    with ThreadPoolExecutor(1) as pool, source.connect() as other:
+        other.execute("SELECT pg_advisory_lock(1)")
 
-        def locked(*arguments: Any) -> Any:
-            # Not before: the snapshot would wait for it.
-            other.execute("LOCK TABLE notifications")
-            return true_sums(*arguments)
+        def held_up(connection: Any, *more: Any) -> Any:
+            connection.execute("SELECT pg_advisory_lock(1)")
+            return true_sums(connection, *more)
 
-        monkeypatch.setattr(seeding, "true_sums", locked)
+        monkeypatch.setattr(seeding, "true_sums", held_up)
         under_way = pool.submit(seed_if_due, config, SEEDED, no_spark, stop)
-        eventually(lambda: waiting_for_locks(source), "the seeding waits for the table")
+        eventually(lambda: waits_for_lock(source), "the seeding waits in the source")
         stop.set()
         with pytest.raises(Cancelled):
             under_way.result(5)
-        assert not waiting_for_locks(source)
+        assert not waits_for_lock(source)
     # What was there is there, and the next one seeds it.
     assert state(source)[0] == "seeding"
     assert shown(source) == EXPECTED
@@ -341,27 +382,27 @@ def test_a_seeding_that_waits_for_the_source_ends_when_it_is_stopped(
     assert seed_if_due(config, SEEDED, no_spark, Event()) is not None
 
 
-def waiting_for_locks(database: Database) -> list[Any]:
-    return database.rows(
-        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        " AND query LIKE 'SELECT%' AND datname = current_database()"
-    )
-
-
 @on_18
-@pytest.mark.parametrize("waits", ["for its snapshot", "to write"])
-def test_so_does_one_that_waits_elsewhere(source: Database, tmp_path: Path, waits: str) -> None:
-    # M5.5
+@pytest.mark.parametrize(
+    ("held_by", "seeded"),
+    [
+        ("CREATE TABLE somebody_elses (a int)", True),  # for its snapshot
+        ("LOCK TABLE stats IN SHARE MODE", True),  # to write
+        ("LOCK TABLE stats IN SHARE MODE", False),
+        ("SELECT FROM penstock.progress FOR UPDATE", True),  # to begin
+    ],
+)
+def test_so_does_one_that_waits_elsewhere(
+    source: Database, tmp_path: Path, held_by: str, *, seeded: bool
+) -> None:  # M5.5
     config = config_of(source, tmp_path)
     seed(config, SEEDED, no_spark)
     source.run("UPDATE penstock.progress SET state = 'seeding'")
     stop = Event()
     with source.connect(autocommit=False) as other, ThreadPoolExecutor(1) as pool:
-        if waits == "to write":
-            other.execute("LOCK TABLE stats IN SHARE MODE")
-        else:
-            other.execute("CREATE TABLE somebody_elses (a int)")
-        under_way = pool.submit(seed_if_due, config, SEEDED, no_spark, stop)
+        other.execute(held_by.encode())
+        aggregate = declared(seed=seeded)
+        under_way = pool.submit(seed_if_due, config, aggregate, no_spark, stop)
         eventually(lambda: waits_for_lock(source), "it waits")
         stop.set()
         with pytest.raises(Cancelled):
@@ -376,7 +417,54 @@ def test_a_reset_that_cannot_hold_the_log_leaves_an_aggregate_as_it_was(
 ) -> None:  # M5.5
     config = config_of(source, tmp_path)
     done = seed(config, SEEDED, no_spark)
-    monkeypatch.setattr(seeding, "_hold", lambda *_: 1 / 0)
+    monkeypatch.setattr(seeding, "hold", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         seed(config, SEEDED, no_spark)
     assert state(source) == ("seeded", done.lsn)
+
+
+@on_18
+def test_a_job_tells_that_the_server_still_groups(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5, M7.1
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    source.run("UPDATE penstock.progress SET state = 'seeding'")
+
+    def slowly(*arguments: Any) -> Truth:
+        *_, on_grouping = arguments
+        on_grouping(Grouping(SEEDED.sources[0].table, 120_000_000, 5.2))
+        return true_sums(*arguments)
+
+    monkeypatch.setattr(seeding, "true_sums", slowly)
+    dsn = Dsn(source.dsn(), "dsn in [source]")
+    writer = Writer(SEEDED, dsn, {}, LogReader(tmp_path), Event())
+    with capture_logs() as said:
+        assert Job(config, cast(Any, None))._is_seeded(writer)
+    assert {
+        "event": "seeding",
+        "log_level": "info",
+        "aggregate": "counts",
+        "table": "public.notifications",
+        "about_rows": 120_000_000,
+        "for_s": 5,
+    } in said
+
+
+@on_18
+def test_one_that_begins_while_the_log_s_disk_is_full_is_seeded_later(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    config = config_of(source, tmp_path)
+    log = LogReader(tmp_path)
+    with source.connect() as target:
+        begin(target, SEEDED, str(log.identity.log_id), log.end().lsn)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "replace", no_room)
+        with pytest.raises(LogNotWritten, match="No space left on device") as raised:
+            seed_if_due(config, SEEDED, no_spark, Event())
+        assert may_pass(raised.value)
+    assert state(source)[0] == "seeding"
+    assert seed_if_due(config, SEEDED, no_spark, Event()) is not None
+    assert shown(source) == EXPECTED
+    assert [consumer.name for consumer in consumers(log.storage)] == ["aggregate-counts"]

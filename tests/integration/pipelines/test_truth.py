@@ -2,188 +2,22 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from decimal import Decimal
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from penstock.changelog.reader import LogReader
-from penstock.config import Config
-from penstock.declarations import AggregateConfig
 from penstock.decode.deltas import summed_up
-from penstock.errors import SetupBlocked
-from penstock.lsn import Lsn
 from penstock.pipelines import truth as truth_module
-from penstock.pipelines.binding import Bound, bind, types_of
+from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
-from penstock.postgres.snapshots import Snapshot, snapshot
+from penstock.postgres.snapshots import snapshot
 from penstock.postgres.tables import read_tables
-from penstock.postgres.waiting import Blocker
-from support.capturing import capture_config, capturing
+from support.capturing import capturing
 from support.database import Database
 from support.targets import declared
-from support.truth import NOTIFICATIONS, no_spark
-from support.waiting import eventually
-from support.workload import PUBLICATION, SLOT
-
-COUNTS = declared(measures={"count": "count", "cost": "sum(price)"})
-
-
-def truth_of(
-    source: Snapshot, config: AggregateConfig = COUNTS
-) -> tuple[Bound, dict[Any, tuple[Any, ...]]]:
-    types = types_of(read_tables(source.connection, [each.table for each in config.sources]))
-    bound = bind(config, types, source.lsn)
-    sums = true_sums(source.connection, bound, no_spark).sums
-    return bound, rolled_up(sums, list(config.dimensions), list(config.measures))
-
-
-def truth(database: Database, config: AggregateConfig = COUNTS) -> dict[Any, tuple[Any, ...]]:
-    with snapshot(database.dsn()) as source:
-        return truth_of(source, config)[1]
-
-
-# --- a snapshot at a position --------------------------------------------------------------------
-
-
-@contextmanager
-def writers(database: Database, count: int = 3) -> Iterator[None]:
-    """Sessions that insert, update and delete until the block ends; some of it rolled back."""
-    stop = threading.Event()
-
-    def write(writer: int) -> None:
-        chance = random.Random(writer)
-        with database.connect(autocommit=False) as connection:
-            number = 0
-            while not stop.is_set():
-                for _ in range(chance.randint(1, 4)):
-                    number += 1
-                    service, status = chance.choice("st"), chance.choice("abc")
-                    connection.execute(
-                        "INSERT INTO notifications VALUES (%s, %s, %s, %s)",
-                        [writer * 10**6 + number, service, status, chance.randint(-500, 500) / 100],
-                    )
-                    some = [writer * 10**6 + chance.randint(1, number)]
-                    connection.execute(
-                        "UPDATE notifications SET status = 'd', price = NULL WHERE id = %s", some
-                    )
-                    some = [writer * 10**6 + chance.randint(1, number)]
-                    connection.execute("DELETE FROM notifications WHERE id = %s", some)
-                if chance.random() < 0.2:
-                    connection.rollback()
-                else:
-                    connection.commit()
-
-    with ThreadPoolExecutor(count) as pool:
-        futures = [pool.submit(write, number) for number in range(1, count + 1)]
-        try:
-            yield
-        finally:
-            stop.set()
-        for future in futures:
-            future.result(10)
-
-
-def test_two_snapshots_differ_by_exactly_what_the_log_has_between_them(
-    database: Database, tmp_path: Path
-) -> None:  # M5.5, M5.6
-    database.run(*NOTIFICATIONS)
-    config = published(database, tmp_path)
-    found: list[tuple[Lsn, dict[Any, tuple[Any, ...]]]] = []
-    with capturing(config), writers(database):
-        for _ in range(6):
-            with snapshot(database.dsn()) as source:
-                bound, sums = truth_of(source)
-                # The session goes on seeing what it saw.
-                again = source.connection.execute(
-                    "SELECT service, status, count(*), coalesce(sum(price), 0)"
-                    "  FROM public.notifications GROUP BY 1, 2"
-                ).fetchall()
-            assert sums == {tuple(row[:2]): tuple(row[2:]) for row in again}
-            found.append((source.lsn, sums))
-        log = complete(tmp_path, found[-1][0])
-    assert len({lsn for lsn, _ in found}) == len(found)
-    for (start, before), (end, after) in pairwise(found):
-        deltas = log_deltas(log, bound, start, end, no_spark)
-        assert deltas.changes > 0
-        added = rolled_up(deltas.sums, ["service", "status"], ["count", "cost"])
-        together = {
-            key: tuple(
-                a + b for a, b in zip(before.get(key, (0, 0)), added.get(key, (0, 0)), strict=True)
-            )
-            for key in before.keys() | added.keys()
-        }
-        assert {key: sums for key, sums in together.items() if any(sums)} == after
-
-
-def published(database: Database, path: Path) -> Config:
-    database.run(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE notifications")
-    database.create_slot(SLOT)
-    return capture_config(database.dsn(), path, tables=["notifications"])
-
-
-def complete(path: Path, lsn: Lsn) -> LogReader:
-    """The log, once it is."""
-    log = LogReader(path)
-    eventually(lambda: log.end().lsn >= lsn, f"the log up to {lsn}")
-    return log
-
-
-def test_the_slot_goes_as_soon_as_the_snapshot_is_taken_over(database: Database) -> None:  # M5.5
-    database.run(*NOTIFICATIONS, "INSERT INTO notifications VALUES (1, 's', 'a', 1)")
-    with snapshot(database.dsn()) as source:
-        eventually(
-            lambda: not database.rows("SELECT FROM pg_replication_slots WHERE temporary"),
-            "no slot while the snapshot is read",
-        )
-        database.run("DELETE FROM notifications")
-        assert truth_of(source)[1] == {("s", "a"): (1, Decimal("1.00"))}
-        assert source.lsn <= database.wal_position()
-    assert truth(database) == {}
-
-
-def test_a_snapshot_that_has_to_wait_says_for_whom_and_gives_up_in_time(
-    database: Database,
-) -> None:  # M5.5, M7.3
-    database.run(*NOTIFICATIONS)
-    told: list[tuple[Blocker, ...]] = []
-    with database.connect(autocommit=False) as writer:
-        writer.execute("INSERT INTO notifications VALUES (1, 'hidden', 'a', 1)")
-        pid = writer.info.backend_pid
-        with (
-            pytest.raises(
-                SetupBlocked, match=rf"no snapshot within 1 s: .* process {pid}"
-            ) as raised,
-            snapshot(database.dsn(), on_wait=told.append, deadline_s=1.0),
-        ):
-            pass
-        assert "hidden" not in str(raised.value)
-        assert [blocker.pid for blocker in told[-1]] == [pid]
-        eventually(lambda: not database.rows("SELECT FROM pg_replication_slots"), "no slot")
-        # Whoever ends in time is waited for, and is in it.
-        with ThreadPoolExecutor(1) as pool:
-            told.clear()
-            waiting = pool.submit(_truth_waiting, database, told)
-            eventually(lambda: told, "told who blocks")
-            writer.commit()
-            assert waiting.result(10) == {("hidden", "a"): (1, Decimal("1.00"))}
-
-
-def _truth_waiting(database: Database, told: list[tuple[Blocker, ...]]) -> dict[Any, Any]:
-    with snapshot(database.dsn(), on_wait=told.append) as source:
-        return truth_of(source)[1]
-
-
-# --- what counts as one key, and what does not count ---------------------------------------------
+from support.truth import complete, no_spark, published, truth, truth_of
 
 
 def test_values_that_are_equal_and_not_printed_alike_are_several_keys(
@@ -295,6 +129,27 @@ def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None: 
         (None, "NULL", None, None, Decimal("2.00")),
     ]
     assert {name: rows for name, rows in left_out.items() if rows} == {"at": 1, "price": 1}
+
+
+def test_where_no_column_is_read_the_server_counts(database18: Database) -> None:  # M5.2, M5.5
+    database18.run(
+        "CREATE TABLE notifications (id int)",
+        "CREATE TABLE more () INHERITS (notifications)",
+        "INSERT INTO more VALUES (7)",
+    )
+    config = declared(dimensions={"all": "'all'"})
+
+    def portions() -> list[tuple[int, Any]]:
+        with snapshot(database18.dsn()) as source:
+            (table,) = config.sources
+            types = types_of(read_tables(source.connection, [table.table]))
+            bound = bind(config, types, source.lsn)
+            found = truth_module._portions(source.connection, bound, table, {})
+            return [(rows, part.sums.to_pylist()) for rows, part in found]
+
+    assert portions() == []
+    database18.run("INSERT INTO notifications VALUES (1), (NULL), (3)")
+    assert portions() == [(3, [{"_rows": 3}])]
 
 
 def test_rows_with_values_that_spark_cannot_hold_are_left_out_and_counted_as_in_the_log(

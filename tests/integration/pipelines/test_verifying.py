@@ -11,19 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from penstock.changelog.consumers import consumers
+from penstock.changelog.consumers import consumers, register
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
-from penstock.errors import NotSeeded, TargetUnavailable, VerifyTimeout
+from penstock.errors import (
+    LogRetired,
+    NotSeeded,
+    TableRewritten,
+    TargetUnavailable,
+    VerifyTimeout,
+    WrongServer,
+)
+from penstock.lsn import Lsn
+from penstock.pipelines import source_snapshot as source_snapshot_module
 from penstock.pipelines import verifying
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.target_tables import read_targets
 from penstock.pipelines.truth import true_sums
 from penstock.pipelines.verifying import Difference, Verified, verify
+from penstock.postgres.snapshots import keep_as_they_were
 from support.capturing import capture_config, capturing
 from support.database import Database
+from support.locks import held_up
+from support.ops import on_18
 from support.targets import declared, with_tables
 from support.truth import no_spark
 from support.waiting import eventually
@@ -139,17 +152,74 @@ def test_the_log_keeps_what_is_needed_until_it_is_verified(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.6
     seed(config, COUNTS, no_spark)
-    held: list[list[str]] = []
     log = LogReader(config.log.path)
+    # The target may be behind.
+    applied = Lsn(log.end().lsn - 1)
+    register(log.storage, "aggregate-counts", str(log.identity.log_id), applied)
+    held: list[Lsn] = []
 
     def looked(*arguments: Any) -> Any:
-        held.append([each.name for each in consumers(log.storage)])
+        ours = (each for each in consumers(log.storage) if each.name.startswith("verify-"))
+        held.extend(each.applied_lsn for each in ours)
         return true_sums(*arguments)
 
     monkeypatch.setattr(verifying, "true_sums", looked)
     verified(config)
-    assert any(name.startswith("verify-") for name in held[0])
+    assert held == [applied]
     assert not any(each.name.startswith("verify-") for each in consumers(log.storage))
+
+
+@on_18
+def test_what_the_log_has_dropped_meanwhile_is_told_with_what_helps(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6, M7.3
+    seed(config, COUNTS, no_spark)
+    database.run("INSERT INTO notifications VALUES (4, 's', '1', 9)")
+
+    def gone(*_: Any) -> None:
+        raise LogRetired("the log no longer goes back so far", remedy="Seed the target again")
+
+    monkeypatch.setattr(verifying, "log_deltas", gone)
+    with pytest.raises(LogRetired, match="the audit of aggregate counts needs") as raised:
+        verified(config)
+    assert raised.value.remedy.startswith("Run it again")
+
+
+@on_18
+def test_a_table_that_is_rewritten_meanwhile_is_not_taken_for_empty(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5, M5.6
+    seed(config, COUNTS, no_spark)
+    before = database.rows("SELECT * FROM stats")
+
+    def too_late(*arguments: Any) -> None:
+        database.run("ALTER TABLE notifications ALTER id TYPE bigint")
+        monkeypatch.setattr(source_snapshot_module, "keep_as_they_were", keep_as_they_were)
+        keep_as_they_were(*arguments)
+
+    for audit in (lambda: verified(config, repair=True), lambda: seed(config, COUNTS, no_spark)):
+        monkeypatch.setattr(source_snapshot_module, "keep_as_they_were", too_late)
+        with pytest.raises(TableRewritten):
+            audit()
+        assert database.rows("SELECT * FROM stats") == before
+        assert audit() is not None
+        database.run("ALTER TABLE notifications ALTER id TYPE int")
+    assert verified(config).differences == ()
+
+
+@on_18
+def test_rows_of_another_server_are_not_compared_with_the_log(
+    database: Database, config: Config
+) -> None:  # M3.9, M5.6
+    seed(config, COUNTS, no_spark)
+    with Database(database.server, "another") as other:
+        other.run("CREATE TABLE notifications (LIKE pg_class)")
+        there = config.model_copy(
+            update={"source": config.source.model_copy(update={"dsn": SecretStr(other.dsn())})}
+        )
+        here = COUNTS.model_copy(update={"target_dsn": SecretStr(database.dsn())})
+        with pytest.raises(WrongServer):
+            verify(there, here, no_spark, repair=True)
 
 
 def test_two_repairs_at_once_add_a_difference_once(
@@ -174,6 +244,25 @@ def test_two_repairs_at_once_add_a_difference_once(
         monkeypatch.setattr(verifying, "_repair", while_another_waits)
         assert len(verified(config, repair=True).differences) == 1
         assert others[0].result(20).differences == ()
+    assert verified(config).differences == ()
+
+
+@on_18
+def test_a_repair_waits_for_a_batch_also_where_transactions_are_isolated_by_default(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6
+    seed(config, COUNTS, no_spark)
+    database.run("UPDATE stats SET count = 1 WHERE service = 's'")
+    database.isolate()
+    repair = verifying._repair
+
+    def while_a_batch_is_applied(*arguments: Any) -> None:
+        with held_up(database, "UPDATE penstock.progress SET changes = changes + 1") as run:
+            repairing = run(lambda: repair(*arguments))
+        repairing.result(15)
+
+    monkeypatch.setattr(verifying, "_repair", while_a_batch_is_applied)
+    assert verified(config, repair=True).repaired
     assert verified(config).differences == ()
 
 

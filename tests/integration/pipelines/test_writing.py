@@ -1,116 +1,33 @@
-"""One aggregate's writer: what passes is tried again, and one job works at a time."""
+"""One aggregate's writer: where it begins, what it tells the log, and one job at a time."""
 
 from __future__ import annotations
 
-import errno
-import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from penstock.changelog.consumers import consumers, invalidate
-from penstock.changelog.reader import LogReader
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
-from penstock.declarations import AggregateConfig
 from penstock.errors import (
     LogForeignPosition,
     NotSeeded,
     PipelineFenced,
     ProgressGap,
-    SourceUnavailable,
     TargetMismatch,
     TargetUnavailable,
 )
 from penstock.lsn import Lsn
-from penstock.pipelines import writing
-from penstock.pipelines.applying import Applied, Batch
-from penstock.pipelines.deciding import Covered
+from penstock.pipelines import seeding, writing
+from penstock.pipelines.applying import Applied
 from penstock.pipelines.writing import Writer
-from penstock.postgres.tables import read_tables
-from penstock.sections import Dsn
-from support.database import Database
-from support.locks import held_up, waits_for_lock
-from support.logs import begin_log
+from support.disk import no_room
+from support.locks import waits_for_lock
 from support.ops import on_18
-from support.targets import OTHER_LOG, batch_of, declared, with_tables
+from support.targets import OTHER_LOG, declared
 from support.waiting import eventually
-
-STATS = (
-    "CREATE TABLE stats (service text, status text, count int NOT NULL DEFAULT 0,"
-    " UNIQUE NULLS NOT DISTINCT (service, status))"
-)
-UNSEEDED = declared(seed=False)
-A, B = ("s", "a"), ("s", "b")
-
-
-class Job:
-    """A log that grows with each batch, and writers that follow it."""
-
-    def __init__(self, database: Database, path: Path) -> None:
-        self.database = database
-        self.path = path
-        begin_log(database, path, database.wal_position())
-        self.log = LogReader(path)
-        self.start = int(self.log.end().lsn)
-        self.stopping = threading.Event()
-
-    def writer(self, config: AggregateConfig = UNSEEDED, user: str = "postgres") -> Writer:
-        dsn = Dsn(self.database.dsn(user), "dsn in [source]")
-        with self.database.connect() as connection:
-            tables = read_tables(connection, [source.table for source in config.sources])
-        return Writer(config, dsn, tables, self.log, self.stopping)
-
-    def apply(
-        self, writer: Writer, number: int, deltas: Any, at_once: int = 2**20
-    ) -> Applied | None:
-        """The batch of that number, each ten bytes of WAL; so many are read again at once."""
-        start = self.start + 10 * number
-        covered = Covered(str(self.log.identity.log_id), Lsn(start), Lsn(start + 10))
-        if self.log.end().lsn < covered.end:
-            with LogWriter(self.path) as log:
-                log.flush(covered.end)
-        batch = batch_of(writer.config, deltas)
-        return writer.apply(
-            covered,
-            lambda: batch,
-            lambda missed: (batch, min(missed.end, Lsn(missed.start + at_once))),
-        )
-
-    def applied(self, writer: Writer, number: int, deltas: Any) -> Applied:
-        """As `apply`, as often as it takes."""
-        applied = eventually(lambda: self.apply(writer, number, deltas), "it is applied")
-        assert applied is not None
-        return applied
-
-    def shown(self) -> dict[Any, int]:
-        return {row[:2]: row[2] for row in self.database.rows("SELECT * FROM stats")}
-
-    def leave_behind(self, writer: Writer) -> None:
-        """One batch is applied, the next one is not."""
-        self.apply(writer, 0, {A: 1})
-        self.kill(writer)
-        assert self.apply(writer, 1, {A: 1}) is None
-        writer._try_at = 0.0
-
-    def kill(self, writer: Writer) -> None:
-        assert writer._connection is not None
-        self.database.run(
-            f"SELECT pg_terminate_backend({writer._connection.info.backend_pid}, 5000)"
-        )
-
-
-@pytest.fixture
-def job(database: Database, tmp_path: Path) -> Iterator[Job]:
-    with_tables(database, STATS)
-    job = Job(database, tmp_path)
-    yield job
-    job.stopping.set()
+from support.writers import UNSEEDED, A, B, Job
 
 
 def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M5.3, M5.4
@@ -140,44 +57,40 @@ def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M
 def test_the_log_keeps_what_is_not_applied_and_what_the_job_still_plans_from(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.3
-    def told() -> int:
-        (consumer,) = consumers(job.log.storage)
-        assert consumer.name == "aggregate-counts"
-        return consumer.applied_lsn - job.start
-
     far = Lsn(job.start + 1000)
     monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
     with job.writer() as writer:
-        assert told() == 0
+        assert job.told() == 0
         for number in (0, 1, 2):
             job.apply(writer, number, {A: 1})
-        assert told() == 0, "what is told now and then costs no batch anything"
+        assert job.told() == 0, "what is told now and then costs no batch anything"
         writer.register(Lsn(job.start + 15))
-        assert told() == 15
+        assert job.told() == 15
         # No room on the disk: it is told later.
         with monkeypatch.context() as patch, capture_logs() as said:
-            patch.setattr(LocalStorage, "replace", full)
+            patch.setattr(LocalStorage, "replace", no_room)
             writer.register(far)
-        assert (told(), said[0]["reason"]) == (15, "[Errno 28] No space left on device")
+        assert job.told() == 15
+        assert "No space left on device" in said[0]["reason"]
         writer.register(far)
-        assert told() == 30
+        assert job.told() == 30
         writer.register(Lsn(job.start + 20))
-        assert told() == 30
+        assert job.told() == 30
         # A reset has told where it begins, which may be further on than what was applied.
         job.apply(writer, 3, {A: 1})
         job.database.run("UPDATE penstock.progress SET state = 'seeding'")
         assert job.apply(writer, 4, {A: 1}) == Applied("wait")
         writer.register(far)
-        assert told() == 30
+        assert job.told() == 30
         job.database.run("UPDATE penstock.progress SET state = 'live'")
     # Killed before it had told all of it: the next job does, although nothing comes any more.
     with job.writer() as writer:
         writer.register(far)
-        assert told() == 40
+        assert job.told() == 40
         job.apply(writer, 4, {A: 1})
         monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 60.0)
         writer.register(far)
-        assert told() == 40, "not for each batch"
+        assert job.told() == 40, "not for each batch"
         # It was too slow for the disk: what it needs may be gone.
         monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
         (consumer,) = consumers(job.log.storage)
@@ -186,8 +99,30 @@ def test_the_log_keeps_what_is_not_applied_and_what_the_job_still_plans_from(
             writer.register(far)
 
 
-def full(*_arguments: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+@on_18
+def test_the_log_keeps_what_is_not_applied_when_a_reset_fails_while_a_job_starts(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3, M5.5
+    far = Lsn(job.start + 1000)
+    monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
+    with job.writer() as writer:
+        job.apply(writer, 0, {A: 1})
+        writer.register(far)
+    with LogWriter(job.path) as log:
+        log.flush(Lsn(job.start + 50))
+    with job.database.connect() as resetting:
+        before = seeding._begin(resetting, UNSEEDED, job.log)
+        assert before is not None
+        with job.writer() as writer:
+            assert writer.needs_seed
+            seeding._give_back(resetting, before)
+            writer.needs_seed = False  # as the job notes when it finds it so
+            writer.register(far)
+            assert job.told() == 10
+            assert job.apply(writer, 4, {A: 2}) == Applied("read", changes=1)
+            writer.register(far)
+            assert job.told() == 50
+    assert job.shown() == {A: 3}
 
 
 def test_one_that_is_to_be_seeded_applies_nothing_until_then(job: Job) -> None:  # M5.5
@@ -198,20 +133,6 @@ def test_one_that_is_to_be_seeded_applies_nothing_until_then(job: Job) -> None: 
     assert job.shown() == {}
     with job.writer(declared()) as writer:
         assert writer.needs_seed
-
-
-def test_a_lost_connection_is_opened_again_and_the_batch_applied_once(job: Job) -> None:  # M5.3
-    with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-        job.kill(writer)
-        assert job.applied(writer, 1, {A: 1}) == Applied("apply", changes=1)
-        with held_up(job.database, "SELECT FROM stats FOR UPDATE") as run:
-            applying = run(lambda: job.applied(writer, 2, {A: 1}))
-            job.kill(writer)
-        assert applying.result(15) == Applied("apply", changes=1)
-        # Whether it had committed or not: what is applied already is skipped.
-        assert job.apply(writer, 2, {A: 1}) == Applied("skip")
-    assert job.shown() == {A: 3}
 
 
 def test_a_row_that_somebody_inserts_meanwhile_is_added_to(job: Job) -> None:  # M5.3
@@ -323,105 +244,6 @@ def test_a_role_that_may_not_write_is_told_so(job: Job) -> None:  # M7.3
 
 
 @on_18
-def test_what_was_missed_while_the_target_was_away_comes_from_the_log(job: Job) -> None:  # M5.3
-    with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-        job.kill(writer)
-        assert job.apply(writer, 1, {A: 1}) is None
-        # It is left alone for a moment, and the batches go on.
-        writer._try_at += 60
-        assert job.apply(writer, 2, {A: 1}) is None
-        writer._try_at -= 60
-        assert job.applied(writer, 3, {A: 5}) == Applied("read", changes=1)
-        # Only what this very job left behind: anything else is a gap still.
-        with pytest.raises(ProgressGap):
-            job.apply(writer, 5, {A: 1})
-    assert job.shown() == {A: 6}
-
-
-@on_18
-def test_a_long_range_that_was_missed_is_read_in_portions(job: Job) -> None:  # M5.3
-    with job.writer() as writer:
-        job.leave_behind(writer)
-        for end in (30, 50):
-            # Between them, the others have their turn.
-            assert job.apply(writer, 5, {A: 2}, at_once=20) == Applied("read", changes=1)
-            assert writer.is_behind
-            assert int(writer.applied_lsn) == job.start + end
-        assert job.apply(writer, 6, {A: 2}, at_once=20) == Applied("read", changes=1)
-        assert not writer.is_behind
-        assert job.apply(writer, 7, {A: 1}) == Applied("apply", changes=1)
-    assert job.shown() == {A: 8}
-
-
-@on_18
-def test_between_two_portions_it_may_be_reset_or_started_again(job: Job) -> None:  # M5.3, M5.5
-    with job.writer() as writer:
-        job.leave_behind(writer)
-        job.apply(writer, 5, {A: 2}, at_once=20)
-        assert writer.is_behind
-        # It is seeded anew, up to another position.
-        job.database.run("UPDATE penstock.progress SET state = 'seeding'")
-        assert job.apply(writer, 5, {A: 9}, at_once=20) == Applied("wait")
-        assert (writer.needs_seed, writer.is_behind) == (True, False)
-        seeded = Lsn(job.start + 25)
-        job.database.run(f"UPDATE penstock.progress SET state = 'seeded', applied_lsn = '{seeded}'")
-        assert job.apply(writer, 6, {A: 2}, at_once=15) == Applied("read", changes=1)
-        assert writer.is_behind
-    # The next job begins where that one ended.
-    with job.writer() as writer:
-        assert int(writer.applied_lsn) == job.start + 40
-        assert job.apply(writer, 4, {A: 1}) == Applied("apply", changes=1)
-    assert job.shown() == {A: 6}
-
-
-@on_18
-def test_a_serialization_failure_is_tried_again(job: Job) -> None:  # M5.3
-    job.database.run(
-        f'ALTER DATABASE "{job.database.name}" SET default_transaction_isolation'
-        " = 'repeatable read'"
-    )
-    with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-        with capture_logs() as said, held_up(job.database, "UPDATE stats SET count = 5") as run:
-            applying = run(lambda: job.applied(writer, 1, {A: 1}))
-        # The update has committed.
-        assert applying.result(15) == Applied("apply", changes=1)
-    assert [each["error"] for each in said if "error" in each] == ["SerializationFailure"]
-    assert job.shown() == {A: 6}
-
-
-@on_18
-def test_a_limit_on_statements_is_not_for_the_job(job: Job) -> None:  # M5.3
-    job.database.run(f'ALTER DATABASE "{job.database.name}" SET statement_timeout = 100')
-    with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-        with held_up(job.database, "SELECT FROM stats FOR UPDATE") as run:
-            applying = run(lambda: job.apply(writer, 1, {A: 1}))
-            time.sleep(0.3)
-        assert applying.result(15) == Applied("apply", changes=1)
-    assert job.shown() == {A: 2}
-
-
-@on_18
-def test_nor_is_one_on_idle_transactions(job: Job) -> None:  # M5.3
-    job.database.run(
-        f'ALTER DATABASE "{job.database.name}" SET idle_in_transaction_session_timeout = 100'
-    )
-    with job.writer() as writer, capture_logs() as said:
-        batch = batch_of(writer.config, {A: 1})
-        covered = Covered(str(job.log.identity.log_id), Lsn(job.start), Lsn(job.start + 10))
-
-        def compute() -> Batch:
-            time.sleep(0.5)
-            return batch
-
-        applied = writer.apply(covered, compute, lambda _: (batch, covered.end))
-    assert applied == Applied("apply", changes=1)
-    assert said == []
-
-
-@on_18
 def test_a_target_that_refuses_updates_is_an_error_and_not_tried_for_ever(
     job: Job,
 ) -> None:  # M5.3
@@ -450,79 +272,6 @@ def test_one_that_was_seeded_further_on_than_the_log_waits_for_it(job: Job) -> N
     job.database.run(f"UPDATE penstock.progress SET applied_lsn = '{Lsn(job.start + 1000)}'")
     with pytest.raises(LogForeignPosition):
         job.writer().check()
-
-
-@on_18
-def test_a_deadlock_is_tried_again(job: Job) -> None:  # M5.3
-    with (
-        job.writer() as writer,
-        ThreadPoolExecutor(2) as pool,
-        job.database.connect(autocommit=False) as other,
-    ):
-        job.apply(writer, 0, {A: 1})
-        other.execute("SET deadlock_timeout = '1min'")
-        other.execute("SELECT FROM stats FOR UPDATE")
-        with capture_logs() as said:
-            applying = pool.submit(job.applied, writer, 1, {A: 1})
-            eventually(lambda: waits_for_lock(job.database), "it waits")
-            other.execute("SELECT FROM penstock.progress FOR UPDATE")
-            other.rollback()
-            assert applying.result(20) == Applied("apply", changes=1)
-    assert next(each["error"] for each in said if "error" in each) == "DeadlockDetected"
-    assert job.shown() == {A: 2}
-
-
-@on_18
-def test_a_target_that_somebody_has_locked_is_left_alone_after_a_while(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.3
-    monkeypatch.setattr(writing, "_WAIT_S", 0.2)
-    with job.writer() as writer, job.database.connect(autocommit=False) as other:
-        other.execute("LOCK TABLE stats")
-        assert job.apply(writer, 0, {A: 1}) is None
-        other.rollback()
-        assert job.applied(writer, 0, {A: 1}) == Applied("apply", changes=1)
-
-
-@on_18
-@pytest.mark.parametrize("table", ["stats", "penstock.progress"])
-def test_nor_is_it_waited_for_at_the_start(
-    job: Job, monkeypatch: pytest.MonkeyPatch, table: str
-) -> None:  # M5.3
-    monkeypatch.setattr(writing, "_WAIT_S", 0.2)
-    with job.database.connect(autocommit=False) as other:
-        other.execute(f"LOCK TABLE {table}".encode())
-        writer = job.writer()
-        writer.check()
-        with job.writer() as claimed:
-            assert claimed.away
-        if table != "stats":  # of a target only the catalog is read
-            assert writer.away
-
-
-@on_18
-def test_a_target_that_is_away_at_first_is_claimed_when_it_comes(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.3
-    with job.writer() as writer:
-        job.apply(writer, 0, {A: 1})
-    with monkeypatch.context() as patch:
-
-        def away(*_: object, **__: object) -> None:
-            raise SourceUnavailable("the server is away", remedy="Start it")
-
-        patch.setattr(writing, "connect", away)
-        late = job.writer().__enter__()
-        assert isinstance(late.away, SourceUnavailable)
-        late._try_at = 0.0
-        assert job.apply(late, 1, {A: 1}) is None
-    with late:
-        assert job.applied(late, 2, {A: 5}) == Applied("read", changes=1)
-        # It is the only one now.
-        monkeypatch.setattr(writing, "_CLAIM_S", 0.3)
-        with pytest.raises(PipelineFenced):
-            job.writer().__enter__()
-    assert job.shown() == {A: 6}
 
 
 @on_18

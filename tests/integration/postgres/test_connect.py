@@ -12,13 +12,15 @@ import pytest
 from penstock.errors import (
     AuthenticationFailed,
     BadDsn,
+    ConnectionLost,
     DatabaseMissing,
     PrivilegeMissing,
     SlotLimitReached,
     SourceError,
     SourceUnavailable,
 )
-from penstock.postgres.connect import connect, portable
+from penstock.postgres import connect as connecting
+from penstock.postgres.connect import connect, connect_unlimited, portable
 from penstock.postgres.embedded import EmbeddedPostgres, free_port
 from penstock.sections import Dsn
 from support.waiting import eventually
@@ -71,11 +73,29 @@ def test_a_good_connection_is_autocommit_and_carries_our_name(guarded: EmbeddedP
         assert connection.autocommit
 
 
+def test_one_of_several_settings_is_named(guarded: EmbeddedPostgres) -> None:  # M7.3
+    dsn = guarded.dsn(user="nobody_such", password=SECRET)
+    with pytest.raises(AuthenticationFailed, match=r" \(target_dsn in \[\[aggregate\]\] daily\): "):
+        connect(Dsn(dsn, "target_dsn in [[aggregate]] daily"))
+    with pytest.raises(AuthenticationFailed) as usual:
+        connect(dsn)
+    assert "dsn in" not in str(usual.value)
+
+
 def test_options_are_added_to_those_of_the_dsn(guarded: EmbeddedPostgres) -> None:
     dsn = guarded.dsn(options="-c work_mem=7MB")
     with connect(dsn, options="-c lock_timeout=3s") as connection:
         assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
         assert connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
+
+
+def test_a_connection_that_is_lost_as_soon_as_it_is_there_is_told_as_such(
+    guarded: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = "SELECT pg_terminate_backend(pg_backend_pid())"
+    monkeypatch.setattr(connecting, "_WITHOUT_LIMITS", end)
+    with pytest.raises(ConnectionLost):
+        connect_unlimited(guarded.dsn())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from penstock.changelog.reader import LogReader
 from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.storage import LocalStorage, Storage
 from penstock.changelog.writer import LogWriter
-from penstock.errors import ConsumerUnwritable
+from penstock.errors import ConsumerUnwritable, LogNotWritten
 from penstock.lsn import Lsn
 from penstock.postgres.messages import Insert
 from penstock.testing import MemoryStorage
@@ -168,6 +168,6 @@ def test_nor_is_a_file_left_where_there_is_no_room(
 
     monkeypatch.setattr(LocalStorage, "replace", full)
     storage = LocalStorage(tmp_path)
-    with pytest.raises(OSError, match="No space left"), hold(storage):
+    with pytest.raises(LogNotWritten, match="No space left"), hold(storage):
         pass
     assert storage.names(consumers.FOLDER) == []

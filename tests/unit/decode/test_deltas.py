@@ -193,6 +193,19 @@ def test_several_aggregates_over_the_same_and_other_tables() -> None:  # M5.2
     ]
 
 
+def test_an_aggregate_that_reads_no_column_counts_rows() -> None:  # M5.2
+    t = table(1, "t", id=INTEGER, status=TEXT)
+    row, other = (b"1", b"new"), (b"1", b"paid")
+    # Of a row that changes or goes, nothing need be known.
+    changes: list[Message] = [
+        *(Insert(1, row), Insert(1, row), Insert(1, row)),
+        *(Update(1, None, row, other), Update(1, None, None, other), Update(1, row, None, other)),
+        *(Delete(1, None, other), Delete(1, row, None)),
+    ]
+    (totals,) = found(changes, [t], summed(source("t"), keys={}))
+    assert (totals.rows, totals.notes) == ({(): (1,)}, {COUNTED: 8})
+
+
 def test_one_aggregate_over_two_tables_with_types_that_go_together() -> None:  # M4.6, M5.2
     small = table(1, "small", id=INTEGER, service=INTEGER)
     large = table(2, "large", id=INTEGER, service=BIGINT)

@@ -1,0 +1,54 @@
+"""Whether a log and a server belong together: nothing of one is foreign to the other. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.changelog.identity import LogIdentity
+from penstock.errors import ServerRewound, WrongServer, WrongSlot, WrongTimeline
+from penstock.lsn import Lsn
+from penstock.postgres.connection import SystemIdentity
+
+
+def check_server(log: LogIdentity, server: SystemIdentity, slot: str) -> None:
+    if server.system_id != log.system_id or server.database != log.database:
+        raise WrongServer(
+            f'the log was written from database "{log.database}" of server {log.system_id}, '
+            f'and this is "{server.database}" of {server.system_id}',
+            remedy="Correct the DSN, or name another directory in [log] for a new log",
+        )
+    if log.slot != slot:
+        # Another slot stands elsewhere and may have other tables: changes would be lost in between.
+        raise WrongSlot(log.slot, slot)
+
+
+def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn) -> None:
+    """After a failover the new server must have left our timeline at or after our position."""
+    switches = {
+        int(match[1]): Lsn.parse(match[2])
+        for match in re.finditer(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", history, re.MULTILINE)
+    }
+    switch = switches.get(ours)
+    if switch is None or switch < durable_lsn:
+        where = f"left timeline {ours} at {switch}" if switch else f"never was on timeline {ours}"
+        raise WrongTimeline(
+            f"the server is on timeline {theirs} and {where}, before our position {durable_lsn}",
+            remedy=(
+                "The log holds changes that this server does not have: start a new log and seed "
+                "the targets again"
+            ),
+            timeline=theirs,
+        )
+
+
+def check_not_rewound(durable_lsn: Lsn, wal_end: Lsn) -> None:
+    if wal_end < durable_lsn:
+        raise ServerRewound(
+            f"the server's WAL ends at {wal_end}, before our position {durable_lsn}",
+            remedy=(
+                "The server was restored from an older image, so the log holds changes that it "
+                "no longer has: start a new log and seed the targets again"
+            ),
+            wal_end=wal_end,
+            durable_lsn=durable_lsn,
+        )

@@ -1,0 +1,230 @@
+"""A snapshot at an exact position, of tables that stay as they were."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.errors import SetupBlocked, TableRewritten
+from penstock.lsn import Lsn
+from penstock.names import TableName
+from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.sums import rolled_up
+from penstock.postgres.snapshots import keep_as_they_were, snapshot
+from penstock.postgres.waiting import Blocker
+from support.capturing import capturing
+from support.database import Database
+from support.ops import on_18
+from support.truth import NOTIFICATIONS, complete, no_spark, published, truth, truth_of
+from support.waiting import eventually
+
+
+@contextmanager
+def writers(database: Database, count: int = 3) -> Iterator[None]:
+    """Sessions that insert, update and delete until the block ends; some of it rolled back."""
+    stop = threading.Event()
+
+    def write(writer: int) -> None:
+        chance = random.Random(writer)
+        with database.connect(autocommit=False) as connection:
+            number = 0
+            while not stop.is_set():
+                for _ in range(chance.randint(1, 4)):
+                    number += 1
+                    service, status = chance.choice("st"), chance.choice("abc")
+                    connection.execute(
+                        "INSERT INTO notifications VALUES (%s, %s, %s, %s)",
+                        [writer * 10**6 + number, service, status, chance.randint(-500, 500) / 100],
+                    )
+                    some = [writer * 10**6 + chance.randint(1, number)]
+                    connection.execute(
+                        "UPDATE notifications SET status = 'd', price = NULL WHERE id = %s", some
+                    )
+                    some = [writer * 10**6 + chance.randint(1, number)]
+                    connection.execute("DELETE FROM notifications WHERE id = %s", some)
+                if chance.random() < 0.2:
+                    connection.rollback()
+                else:
+                    connection.commit()
+
+    with ThreadPoolExecutor(count) as pool:
+        futures = [pool.submit(write, number) for number in range(1, count + 1)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for future in futures:
+            future.result(10)
+
+
+def test_two_snapshots_differ_by_exactly_what_the_log_has_between_them(
+    database: Database, tmp_path: Path
+) -> None:  # M5.5, M5.6
+    database.run(*NOTIFICATIONS)
+    config = published(database, tmp_path)
+    found: list[tuple[Lsn, dict[Any, tuple[Any, ...]]]] = []
+    with capturing(config), writers(database):
+        for _ in range(6):
+            with snapshot(database.dsn()) as source:
+                bound, sums = truth_of(source)
+                # The session goes on seeing what it saw.
+                again = source.connection.execute(
+                    "SELECT service, status, count(*), coalesce(sum(price), 0)"
+                    "  FROM public.notifications GROUP BY 1, 2"
+                ).fetchall()
+            assert sums == {tuple(row[:2]): tuple(row[2:]) for row in again}
+            found.append((source.lsn, sums))
+        log = complete(tmp_path, found[-1][0])
+    assert len({lsn for lsn, _ in found}) == len(found)
+    for (start, before), (end, after) in pairwise(found):
+        deltas = log_deltas(log, bound, start, end, no_spark)
+        assert deltas.changes > 0
+        added = rolled_up(deltas.sums, ["service", "status"], ["count", "cost"])
+        together = {
+            key: tuple(
+                a + b for a, b in zip(before.get(key, (0, 0)), added.get(key, (0, 0)), strict=True)
+            )
+            for key in before.keys() | added.keys()
+        }
+        assert {key: sums for key, sums in together.items() if any(sums)} == after
+
+
+def test_the_slot_goes_as_soon_as_the_snapshot_is_taken_over(database: Database) -> None:  # M5.5
+    database.run(*NOTIFICATIONS, "INSERT INTO notifications VALUES (1, 's', 'a', 1)")
+    with snapshot(database.dsn()) as source:
+        eventually(
+            lambda: not database.rows("SELECT FROM pg_replication_slots WHERE temporary"),
+            "no slot while the snapshot is read",
+        )
+        database.run("DELETE FROM notifications")
+        assert truth_of(source)[1] == {("s", "a"): (1, Decimal("1.00"))}
+        assert source.lsn <= database.wal_position()
+    assert truth(database) == {}
+
+
+def test_a_server_that_goes_when_all_is_read_is_no_failure(database18: Database) -> None:  # M5.5
+    with snapshot(database18.dsn()) as source:
+        database18.run(f"SELECT pg_terminate_backend({source.connection.info.backend_pid})")
+    assert source.connection.closed
+
+
+def test_a_snapshot_that_has_to_wait_says_for_whom_and_gives_up_in_time(
+    database: Database,
+) -> None:  # M5.5, M7.3
+    database.run(*NOTIFICATIONS)
+    told: list[tuple[Blocker, ...]] = []
+    with database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO notifications VALUES (1, 'hidden', 'a', 1)")
+        pid = writer.info.backend_pid
+        with (
+            pytest.raises(
+                SetupBlocked, match=rf"no snapshot within 1 s: .* process {pid}"
+            ) as raised,
+            snapshot(database.dsn(), on_wait=told.append, deadline_s=1.0),
+        ):
+            pass
+        assert "hidden" not in str(raised.value)
+        assert [blocker.pid for blocker in told[-1]] == [pid]
+        eventually(lambda: not database.rows("SELECT FROM pg_replication_slots"), "no slot")
+        # Whoever ends in time is waited for, and is in it.
+        with ThreadPoolExecutor(1) as pool:
+            told.clear()
+            waiting = pool.submit(_truth_waiting, database, told)
+            eventually(lambda: told, "told who blocks")
+            writer.commit()
+            assert waiting.result(10) == {("hidden", "a"): (1, Decimal("1.00"))}
+
+
+def _truth_waiting(database: Database, told: list[tuple[Blocker, ...]]) -> dict[Any, Any]:
+    with snapshot(database.dsn(), on_wait=told.append) as source:
+        return truth_of(source)[1]
+
+
+# What does not regard snapshots: to a snapshot from before, the table is empty.
+REWRITES = [
+    "ALTER TABLE notifications ALTER id TYPE bigint",
+    "TRUNCATE notifications",
+    "ALTER TABLE notifications_1 SET UNLOGGED",
+]
+
+
+def partitioned(database: Database) -> None:
+    database.run(
+        "CREATE TABLE notifications (id int, service text, status text) PARTITION BY LIST (status)",
+        "CREATE TABLE notifications_1 PARTITION OF notifications DEFAULT",
+        "INSERT INTO notifications VALUES (1, 's', 'a')",
+    )
+
+
+@on_18
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_a_table_stays_as_the_snapshot_has_it_while_others_are_read(
+    database: Database, rewrite: str
+) -> None:  # M5.5, M5.6
+    partitioned(database)
+    # Whoever may read some columns may keep the table.
+    database.run(
+        f"CREATE ROLE reader_of_{database.name}",
+        f"GRANT SELECT (service) ON notifications TO reader_of_{database.name}",
+    )
+    try:
+        with snapshot(database.dsn()) as source, database.connect() as other:
+            source.connection.execute(f"SET ROLE reader_of_{database.name}")
+            keep_as_they_were(source.connection, [TableName("public", "notifications")])
+            other.execute("SET lock_timeout = 100")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                other.execute(rewrite.encode())
+    finally:
+        database.run(
+            f"DROP OWNED BY reader_of_{database.name}", f"DROP ROLE reader_of_{database.name}"
+        )
+
+
+@on_18
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_one_that_was_rewritten_since_is_not_taken_for_empty(
+    database: Database, rewrite: str
+) -> None:  # M5.5, M5.6
+    partitioned(database)
+    with snapshot(database.dsn()) as source:
+        database.run(rewrite)
+        with pytest.raises(TableRewritten, match=r"^public\.notifications_1 was rewritten"):
+            keep_as_they_were(source.connection, [TableName("public", "notifications")])
+    with snapshot(database.dsn()) as source:
+        keep_as_they_were(source.connection, [TableName("public", "notifications")])
+
+
+def test_limits_on_the_time_of_others_are_not_for_a_snapshot(database: Database) -> None:  # M5.5
+    database.run(*NOTIFICATIONS)
+    limits = (
+        *("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"),
+        "lock_timeout",
+    )
+    known = "SELECT FROM pg_settings WHERE name = %s"
+    options = " ".join(f"-c {name}=100" for name in limits if database.rows(known, name))
+    with database.connect(autocommit=False) as writer, ThreadPoolExecutor(1) as pool:
+        writer.execute("INSERT INTO notifications VALUES (1, 's', 'a', 1)")
+        told: list[tuple[Blocker, ...]] = []
+
+        def taken() -> dict[Any, Any]:
+            limited = database.dsn(options=options)
+            with snapshot(limited, on_wait=told.append, deadline_s=10) as source:
+                source.connection.execute("SELECT pg_sleep(0.2)")
+                time.sleep(0.2)
+                return truth_of(source)[1]
+
+        waiting = pool.submit(taken)
+        eventually(lambda: told, "it waits")
+        writer.commit()
+        assert waiting.result(10) == {("s", "a"): (1, Decimal("1.00"))}

@@ -1,0 +1,82 @@
+"""What the job decides by itself, without Spark and databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.changelog import reader
+from penstock.changelog.runs import BatchRange
+from penstock.config import Config
+from penstock.decode.deltas import Deltas, WantedDeltas
+from penstock.errors import ComputationFailed, LogBehind
+from penstock.lsn import Lsn
+from penstock.pipelines.deciding import Covered
+from penstock.pipelines.job import Job
+from support.disk import no_room
+from support.source_log import Log
+
+END = Lsn(0x200)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """One that has one aggregate to write, and has read all of its log."""
+    log = Log(tmp_path / "log")
+    log.insert(int(END), 1)
+    log.writer.close()
+    config = {"source": {"dsn": "host=none", "tables": ["notes"]}, "log": {"path": log.path}}
+    job = Job(Config.model_validate(config), Mock())
+    job._writers = [Mock()]
+    job._reached, job._seen = END, job._log.end()
+    return job
+
+
+def batch(error: Exception | None = None) -> Any:
+    """As Spark hands it over, with nothing in it; or it could not be computed."""
+    nothing = Deltas(WantedDeltas(())).range_row(BatchRange(END, END, END))
+    return Mock(toArrow=Mock(return_value=pa.Table.from_batches([nothing]), side_effect=error))
+
+
+def failed_with(error: Exception) -> Any:
+    """A query that Spark has ended."""
+    return Mock(isActive=False, exception=Mock(return_value=error))
+
+
+def test_what_goes_wrong_in_a_batch_ends_the_job_as_what_it_was(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.3
+    monkeypatch.setattr(Job, "_is_applied", no_room)
+    with pytest.raises(OSError, match="No space left") as raised:
+        job._apply(batch(), 0)
+    # Spark says only that there was an error in Python.
+    with pytest.raises(OSError, match="No space left") as told:
+        job._check(failed_with(PySparkException("[STREAM_FAILED] OSError")))
+    assert told.value is raised.value
+
+
+def test_what_spark_could_not_compute_is_told_by_its_query(job: Job) -> None:  # M7.3
+    error = PySparkException("[STREAM_FAILED] [CAST_INVALID_INPUT] of a value")
+    with pytest.raises(PySparkException):
+        job._apply(batch(error), 0)
+    with pytest.raises(ComputationFailed, match=r"CAST_INVALID_INPUT\. Correct the expression"):
+        job._check(failed_with(error))
+
+
+def test_what_fails_in_spark_itself_is_not_put_down_to_an_expression(job: Job) -> None:  # M7.3
+    lost = PySparkException("[STREAM_FAILED] Python worker failed to connect back")
+    with pytest.raises(ComputationFailed, match=r"STREAM_FAILED\. Start it again"):
+        job._check(failed_with(lost))
+
+
+def test_a_driver_that_sees_less_of_the_log_than_its_executors_says_so(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.7, M7.3
+    monkeypatch.setattr(reader, "_SEEN_WITHIN_S", 0.05)
+    with pytest.raises(LogBehind, match=r"up to 0/200 only.*up to 0/210\. Mount the storage"):
+        job._read_again(0, Covered(job._log_id, END, Lsn(END + 16)))
