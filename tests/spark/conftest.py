@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +14,8 @@ from support.applications import JAVA
 from support.database import Database
 from support.notify import SCHEMA
 from support.proxy import Proxy
+
+PRELOADED = Path(__file__).parent / "preloaded"
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at marks in the same hook
@@ -32,6 +36,7 @@ def _has_session(item: pytest.Item) -> bool:
 def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
+        patch.setenv("PYTHONPATH", str(PRELOADED), prepend=os.pathsep)
         session = local_session("penstock tests")
     yield session
     session.stop()
