@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.changelog.maintenance import Pruned, prune
 from penstock.changelog.planning import SHARE_BYTES
 from penstock.changelog.reader import LogReader
 from penstock.changelog.runs import BatchRange
+from penstock.config import Config
 from penstock.errors import (
     ComputationFailed,
     ConfigInvalidValue,
@@ -31,9 +33,18 @@ from penstock.pipelines.grouping import covered_by
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
+from support.commands import penstock
 from support.database import Database
 from support.jobs import captured, caught_up, job
-from support.notify import AGGREGATE, PLAIN, Notifications, differences, notify_config
+from support.notify import (
+    AGGREGATE,
+    PLAIN,
+    Notifications,
+    differences,
+    notify_config,
+    notify_settings,
+)
+from support.toml import write_toml
 from support.waiting import eventually
 
 TARGETS = ("ft_all", "ft_service_stats", "ft_by_date")
@@ -205,33 +216,37 @@ def test_what_commits_after_spark_has_planned_a_batch_is_in_it_and_in_no_other(
     assert any(each.segments for each in pruned)
 
 
-def test_an_aggregate_is_reset_and_another_added_while_the_job_runs_on(
+def test_an_aggregate_is_added_and_another_reset_while_the_others_run_on(
     prepared: Database, tmp_path: Path, spark: SparkSession
 ) -> None:  # M5.5
-    both = notify_config(
-        prepared,
+    settings = notify_settings(
+        prepared.dsn(),
         tmp_path / "log",
         {**AGGREGATE, "targets": ["ft_all", {"table": "ft_by_date", "dimensions": ["bst_date"]}]},
         {**PLAIN, "sources": ["notifications", "notification_history"]},
     )
+    both = Config.model_validate(settings)
+    file = write_toml(tmp_path / "penstock.toml", settings)
     first = both.model_copy(update={"aggregate": both.aggregate[:1]})
     with prepared.connect() as connection, captured(both):
         work = Notifications(connection)
         work.work(20)
         with job(first, spark) as running:
             caught_up(prepared, running)
+        # Capture runs on; the job is started again with what its file declares now.
         with job(both, spark) as running:
             work.work(10)
             caught_up(prepared, running)
             prepared.run("UPDATE ft_service_stats SET count = count + 7")
-            seed(both, both.aggregate[1], lambda: spark)
+            reset = penstock("reset", "service_stats", "--config", str(file))
+            assert reset.returncode == 0, reset.stderr
             work.work(10)
             caught_up(prepared, running)
             for target in TARGETS:
                 assert differences(connection, target) == 0
 
 
-def test_a_target_that_was_restored_from_an_older_copy_is_noticed(
+def test_a_target_that_was_restored_from_an_older_dump_is_noticed(
     prepared: Database, tmp_path: Path, spark: SparkSession
 ) -> None:  # M5.3
     config = notify_config(prepared, tmp_path / "log", AGGREGATE)
@@ -240,18 +255,10 @@ def test_a_target_that_was_restored_from_an_older_copy_is_noticed(
         work.work(5)
         with job(config, spark) as running:
             caught_up(prepared, running)
-            prepared.run(*(f"CREATE TABLE old_{name} AS TABLE {name}" for name in TARGETS))
-            prepared.run("CREATE TABLE old_progress AS TABLE penstock.progress")
+            dump = dumped(prepared, tmp_path)
             work.work(5)
             caught_up(prepared, running)
-            with connection.transaction():
-                for name in TARGETS:
-                    connection.execute(f"DELETE FROM {name}".encode())
-                    connection.execute(f"INSERT INTO {name} TABLE old_{name}".encode())
-                connection.execute(
-                    "UPDATE penstock.progress SET applied_lsn ="
-                    " (SELECT applied_lsn FROM old_progress)"
-                )
+            restore(prepared, dump)
             work.work(1)
             assert isinstance(running.failed(), ProgressGap)
         # From where the target is, everything comes again, once.
@@ -259,6 +266,27 @@ def test_a_target_that_was_restored_from_an_older_copy_is_noticed(
             caught_up(prepared, running)
             for target in TARGETS:
                 assert differences(connection, target) == 0
+        # One from before this job, which is told apart by more than the position.
+        with job(config, spark) as running:
+            caught_up(prepared, running)
+            restore(prepared, dump)
+            work.work(1)
+            with pytest.raises(ProgressGap, match="older than this job"):
+                raise running.failed()
+
+
+def dumped(database: Database, folder: Path) -> Path:
+    """What a target's database has of aggregates."""
+    file = folder / "target.dump"
+    tables = [word for name in TARGETS for word in ("--table", name)]
+    command = [*database.server.program("pg_dump"), "-Fc", "--table", "penstock.*", *tables]
+    subprocess.run([*command, "-f", str(file), database.dsn()], check=True)
+    return file
+
+
+def restore(database: Database, dump: Path) -> None:
+    command = [*database.server.program("pg_restore"), "--clean", "--single-transaction"]
+    subprocess.run([*command, "-d", database.dsn(), str(dump)], check=True)
 
 
 def test_a_second_job_is_refused_and_one_that_was_replaced_stops(
