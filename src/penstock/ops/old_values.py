@@ -12,8 +12,8 @@ from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.errors import OldValuesMissing, UnsafeIdentity
 from penstock.names import TableName, fitted_name, quote
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import Wanted, wanted_for_leaf, write_breakers
 from penstock.pipelines.inputs import counting_sources, input_column
+from penstock.postgres.identity import Wanted, wanted_for_leaf, write_breakers
 from penstock.postgres.tables import TableFacts
 
 

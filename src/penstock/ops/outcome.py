@@ -12,13 +12,13 @@ from penstock.config import Config, SourceConfig
 from penstock.errors import PenstockError
 from penstock.names import TableName
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import (
+from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
+from penstock.postgres.identity import (
     Wanted,
     needs_generated_columns,
     wanted_for_leaf,
     wanted_identity,
 )
-from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.tables import TableFacts
 

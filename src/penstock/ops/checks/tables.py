@@ -11,9 +11,9 @@ from penstock.errors import PenstockError
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
-from penstock.ops.identity import wanted_for_leaf, wanted_identity, write_breakers
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.plan import existing_table
+from penstock.postgres.identity import wanted_for_leaf, wanted_identity, write_breakers
 from penstock.postgres.tables import TableFacts
 
 # By table or partition, what aggregates need of its old values and is not in the WAL now.
