@@ -545,6 +545,10 @@ class OldValuesMissing(PipelineError):
     table: TableName
 
 
+class PartitionDiffers(PipelineError):
+    """A partition's replica identity holds less than its root's, which the stream does not tell."""
+
+
 class TargetClash(PipelineError):
     """A target is a source too, or another aggregate's."""
 

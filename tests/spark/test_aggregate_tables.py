@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.config import Config
-from penstock.errors import TargetMismatch
+from penstock.errors import PartitionDiffers, TargetMismatch
 from penstock.ops.setup import setup
-from penstock.pipelines.job import Job
+from penstock.pipelines import job as job_module
+from penstock.pipelines.job import Job, require_ready
+from penstock.pipelines.sources import read_sources
 from penstock.pipelines.verifying import verify
 from support.database import Database
 from support.jobs import captured, caught_up, job
@@ -215,6 +218,60 @@ def test_partitions_that_are_published_by_themselves_are_tables_like_others(
         rows = f"SELECT {_COUNTED} FROM parted"
         assert differing(database18, "counts_of_parted", rows) == []
         assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+
+
+def test_a_partition_that_is_added_counts_and_one_without_its_identity_stops_the_job(
+    database18: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M4.2, M4.6, M5.6
+    monkeypatch.setattr(job_module, "_SOURCES_EVERY_S", 0.1)
+    not_yet = threading.Event()
+
+    def look(config: Config) -> Any:
+        return {} if not_yet.is_set() else read_sources(config)
+
+    monkeypatch.setattr(job_module, "read_sources", look)
+    database18.run(*KINDS[:3], "ALTER TABLE parted ADD PRIMARY KEY (id, region)")
+    whole = {"name": "parted", "replica_identity": "full"}
+    config = config_of(database18, tmp_path / "log", [whole], counts_of("parted"))
+
+    def added(region: str, *statements: str) -> None:
+        database18.run(
+            (
+                f"CREATE TABLE parted_{region} PARTITION OF parted FOR VALUES IN ('{region}');"
+                + "".join(statements)
+            ),
+            (
+                "INSERT INTO parted (region, status, amount)"
+                f" SELECT '{region}', 'new', n FROM generate_series(1, 3) AS n"
+            ),
+            f"DELETE FROM parted WHERE region = '{region}' AND amount = 1",
+        )
+
+    def wrong() -> list[Any]:
+        return differing(database18, "counts_of_parted", f"SELECT {_COUNTED} FROM parted")
+
+    with captured(config):
+        with job(config, spark) as running:
+            caught_up(database18, running)
+            added("east", "ALTER TABLE parted_east REPLICA IDENTITY FULL")
+            caught_up(database18, running)
+            assert wrong() == []
+            not_yet.set()
+            added("west")
+            caught_up(database18, running)
+            # The row that went, of which only the key was written.
+            assert wrong() != []
+            not_yet.clear()
+            error = running.failed()
+        assert isinstance(error, PartitionDiffers)
+        assert "DELETE of public.parted_west" in error.problem
+        assert "verify --repair counts_of_parted" in error.remedy
+        with pytest.raises(PartitionDiffers):
+            Job(config, spark).run()
+        setup(config)
+        require_ready(config)
+        assert verify(config, config.aggregate[0], lambda: spark, repair=True).repaired
+        assert wrong() == []
 
 
 def test_expressions_with_a_comment_and_such_that_read_no_column(

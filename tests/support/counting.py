@@ -137,16 +137,22 @@ def _values(change: Message, relation: Relation, place: int) -> tuple[Any, Any]:
     def sent(row: Any) -> Any:
         return _UNKNOWN if row is None or row[place] is UNCHANGED else row[place]
 
+    def sent_before(key: Any, row: Any) -> Any:
+        if row is not None:
+            return sent(row)
+        # An identity has no NULL: a partition's own has left it out.
+        return _UNKNOWN if not in_identity or sent(key) is None else sent(key)
+
     match change:
         case Insert(new=new):
             return _UNKNOWN, sent(new)
         case Delete(old_key=key, old_row=row):
-            return (sent(row) if row is not None else sent(key) if in_identity else _UNKNOWN), None
+            return sent_before(key, row), None
         case Update(old_key=None, old_row=None, new=new):
             known = in_identity and relation.replica_identity != "f"
             return (sent(new) if known else _UNKNOWN), sent(new)
         case Update(old_key=key, old_row=row, new=new):
-            before = sent(row) if row is not None else sent(key) if in_identity else _UNKNOWN
+            before = sent_before(key, row)
             after = sent(new)
             return before, before if after is _UNKNOWN else after
     raise AssertionError(change)

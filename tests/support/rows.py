@@ -105,8 +105,10 @@ def random_change(chance: random.Random, relation: Relation, texts: list[Texts])
         return tuple(value(text) for text in texts)
 
     def key() -> Row:
+        """Of a partition with another identity than its root it has more, or less."""
+        more = chance.random() < 0.2
         pairs = zip(relation.columns, texts, strict=True)
-        return tuple(value(text) if column.in_identity else None for column, text in pairs)
+        return tuple(value(text) if more or column.in_identity else None for column, text in pairs)
 
     def with_toast(new: Row) -> Row:
         return tuple(UNCHANGED if chance.random() < 0.2 else value for value in new)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from penstock.changelog.runs import Run
 from penstock.decode.columns import Mask
 from penstock.decode.octets import Octets, Positions
-from penstock.decode.tuples import UNCHANGED, Cells, walk
+from penstock.decode.tuples import NULL, UNCHANGED, Cells, walk
 from penstock.errors import ProtocolViolation
 from penstock.postgres.messages import Relation
 
@@ -80,17 +80,23 @@ def images(
     identity_only = is_old & (messages.old_is_key | ~messages.has_old)[whose]
     # Of the whole row this cannot be said: the leaf of a partitioned table has another identity.
     unknown = is_pre & ~messages.has_old[whose] & (relation.replica_identity == "f")
+    # An identity has no NULL: in a key it stands for what such a leaf's own leaves out.
+    is_key = is_old & messages.old_is_key[whose]
     absent, unchanged = {}, {}
     for column in wanted:
         in_identity = relation.columns[column].in_identity
         missing = unknown | (identity_only & (not in_identity))
+        missing |= is_key & (cells[column].kind == NULL)
         not_sent = (cells[column].kind == UNCHANGED) & ~missing
         if not_sent.any():
             known = not_sent & (change == POSTIMAGE) & messages.has_old[whose]
             known &= ~messages.old_is_key[whose] | in_identity
             rows = messages.old_row[whose[known]]
             if len(rows):
-                cells[column] = cells[column].replaced(known, messages.old_cells[column], rows)
+                old = messages.old_cells[column]
+                told = ~messages.old_is_key[whose[known]] | (old.kind[rows] != NULL)
+                known[known] = told
+                cells[column] = cells[column].replaced(known, old, rows[told])
             not_sent = (cells[column].kind == UNCHANGED) & ~missing
         absent[column] = missing | (not_sent & is_old)
         unchanged[column] = not_sent & ~is_old

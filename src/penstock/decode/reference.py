@@ -84,7 +84,8 @@ def _images(
             return known(row, columns)
         identity = [column for column in columns if column.in_identity]
         if key is not None:
-            return known(key, identity)
+            # An identity has no NULL: it stands for what a partition's own identity leaves out.
+            return {name: v for name, v in known(key, identity).items() if v is not None}
         # Nothing was sent, so the identity has not changed; of a whole row that says nothing.
         if new is None or definition.relation.replica_identity == "f":
             return {}

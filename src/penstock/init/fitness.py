@@ -15,8 +15,8 @@ from penstock.errors import PenstockError
 from penstock.init.facts import Survey, Surveyed
 from penstock.names import MAX_BYTES, TableName, quote
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import wanted_identity
 from penstock.ops.plan import owning_sql, plan_setup
+from penstock.postgres.identity import wanted_identity
 from penstock.postgres.tables import TableFacts
 
 

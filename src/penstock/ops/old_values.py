@@ -8,12 +8,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock.config import SourceConfig
-from penstock.declarations import AggregateConfig, AggregateSource
-from penstock.errors import OldValuesMissing, UnsafeIdentity
+from penstock.declarations import AggregateConfig
+from penstock.errors import OldValuesMissing
 from penstock.names import TableName, fitted_name, quote
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import Wanted, wanted_for_leaf, write_breakers
-from penstock.pipelines.inputs import counting_sources, input_column
+from penstock.pipelines.inputs import counting_sources
+from penstock.pipelines.old_values import (
+    like_root,
+    missing_old_values,
+    needed_old_values,
+    not_written,
+)
+from penstock.postgres.identity import Wanted, write_breakers
 from penstock.postgres.tables import TableFacts
 
 
@@ -27,54 +33,21 @@ def old_value_errors(
     choices = {table.name: table.replica_identity for table in config.tables}
     for source, root in counting_sources(aggregate, tables):
         leaves = [leaf for leaf in root.leaves if leaf.publishable]
-        wrong = {part.name: _missing(aggregate, source, root, part) for part in leaves or (root,)}
-        itself = _missing(aggregate, source, root, root)
+        itself = missing_old_values(aggregate, source, root, root)
         for part in leaves or (root,):
-            if not (missing := wrong[part.name]):
+            if not (missing := missing_old_values(aggregate, source, root, part)):
                 continue
-            sql = _sql(root, _needed(aggregate, source, root), facts)
-            fix = _like_root(root, part) if part is not root and not itself else f"Run: {sql}"
+            sql = _sql(root, needed_old_values(aggregate, source, root), facts)
+            like = None if part is root or itself else like_root(root, part)
+            fix = f"Run: {like or sql}"
             if choices.get(root.name, "auto") != "auto":
                 fix += f'; and set replica_identity = "auto" of {root.name} in [source]'
-            yield _error(aggregate, part, missing, fix, sql)
+            # A partition may write what its root does not promise, and it is not read.
+            writes_all = set().union(*missing.values()) <= set(part.identity_columns)
+            about = root if itself and writes_all else part
+            yield _error(aggregate, about, missing, fix, sql)
             if itself:  # one remedy for all partitions
                 break
-
-
-def _needed(
-    aggregate: AggregateConfig, source: AggregateSource, table: TableFacts
-) -> dict[str, set[str]]:
-    """Operation → the columns of which it needs old values."""
-    columns = {name: input_column(source, table, name) for name in aggregate.inputs}
-    there = {name: column.name for name, column in columns.items() if column is not None}
-    changing = {real for name, real in there.items() if name not in source.immutable}
-    needs = {"update": changing, "delete": set(there.values())}
-    return {rule: names for rule, names in needs.items() if rule in source.rules}
-
-
-def _missing(
-    aggregate: AggregateConfig, source: AggregateSource, root: TableFacts, part: TableFacts
-) -> dict[str, list[str]]:
-    known = _known(root, part)
-    needed = _needed(aggregate, source, root)
-    return {rule: sorted(names - known) for rule, names in needed.items() if names - known}
-
-
-def _known(root: TableFacts, part: TableFacts) -> set[str]:
-    """The columns of which old values can be had: the stream describes a partition's changes with
-    its root's identity, and the partition's own decides what is there."""
-    own = set(part.identity_columns)
-    if part is root or part.identity == "full":
-        return own
-    return set() if root.identity == "full" else own & set(root.identity_columns)
-
-
-def _like_root(root: TableFacts, leaf: TableFacts) -> str:
-    wanted = Wanted(root.identity, root.identity_index)
-    try:
-        return f"Run: {wanted_for_leaf(leaf, wanted, 'auto').sql(leaf)}"
-    except UnsafeIdentity as error:
-        return error.remedy
 
 
 def _sql(root: TableFacts, needed: dict[str, set[str]], facts: SourceFacts) -> str:
@@ -115,12 +88,9 @@ def _may_be_full(part: TableFacts, facts: SourceFacts) -> bool:
 
 
 def _error(
-    aggregate: AggregateConfig, part: TableFacts, missing: dict[str, list[str]], fix: str, sql: str
+    aggregate: AggregateConfig, part: TableFacts, missing: dict[str, set[str]], fix: str, sql: str
 ) -> OldValuesMissing:
-    what = "; ".join(
-        f"{rule.upper()} of {part.name} does not write the old {', '.join(names)} to the WAL"
-        for rule, names in missing.items()
-    )
+    what = not_written(part.name, missing)
     if set(missing) == {"update"}:
         fix += "; or, if no UPDATE ever changes it, declare it as immutable in the entry of sources"
     return OldValuesMissing(

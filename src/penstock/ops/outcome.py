@@ -12,13 +12,13 @@ from penstock.config import Config, SourceConfig
 from penstock.errors import PenstockError
 from penstock.names import TableName
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import (
+from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
+from penstock.postgres.identity import (
     Wanted,
     needs_generated_columns,
     wanted_for_leaf,
     wanted_identity,
 )
-from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
 from penstock.postgres.publications import MARK, OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.tables import TableFacts
 
@@ -80,12 +80,17 @@ def sends_generated(config: Config, after: Mapping[TableName, TableFacts], major
 def publication_after(
     source: SourceConfig,
     publication: PublicationFacts | None,
-    tables: Iterable[TableName],
+    tables: Mapping[TableName, TableFacts],
     generated: bool,
 ) -> PublicationFacts:
+    if publication is not None and publication.ours:
+        return replace(
+            publication,
+            generated_columns=publication.generated_columns or generated,
+            via_root=publication.via_root or any(table.partitioned for table in tables.values()),
+        )
     if publication is not None:
-        sent = publication.generated_columns or (generated and publication.ours)
-        return replace(publication, generated_columns=sent)
+        return publication
     return PublicationFacts(
         name=source.publication,
         owner="",

@@ -24,7 +24,6 @@ from penstock.names import TableName, quote
 from penstock.ops.aggregate_plan import plan_aggregates
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
-from penstock.ops.identity import Wanted, write_breakers
 from penstock.ops.outcome import (
     identity_changes,
     publication_after,
@@ -35,6 +34,7 @@ from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.steps import Plan, Step
 from penstock.postgres.catalog import check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
+from penstock.postgres.identity import Wanted, write_breakers
 from penstock.postgres.publications import (
     MARK,
     OPERATIONS,

@@ -111,6 +111,7 @@ def _not_all_sent(
             f'and publication "{publication.name}" does not send {", ".join(missing)}',
             f"Run: ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')",
         )
+    yield from sent_elsewhere(table, publication)
     held = publication.entry(table)
     if aggregate.seed and held is not None and held.row_filter:
         # The log has rows that come and go where they cross the filter; the table has all.
@@ -124,6 +125,27 @@ def _not_all_sent(
                 f"ALTER PUBLICATION {name} ADD TABLE {held.name.sql}; COMMIT; and give the "
                 "aggregate a filter instead. Or count only what changes from now on: seed = false"
             ),
+        )
+
+
+def sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator[tuple[str, str]]:
+    """Changes that reach the log under another name than the table's: nobody looks for them."""
+    if publication.entry(table) is None:
+        return
+    sent = f'whose changes publication "{publication.name}" sends under the'
+    under = publication.sent_under(table)
+    if under is None:
+        yield (
+            f"{sent} names of its partitions",
+            (
+                f"Run: ALTER PUBLICATION {quote(publication.name)} "
+                "SET (publish_via_partition_root = true)"
+            ),
+        )
+    elif under != table.name:
+        yield (
+            f"{sent} name of {under}, of which it is a partition",
+            f'Name "{under}" in sources, and in tables in [source], instead of "{table.name}"',
         )
 
 

@@ -25,7 +25,7 @@ from penstock.changelog.planning import SHARE_BYTES, Limit, limited
 from penstock.changelog.reader import LogReader, Position
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
-from penstock.errors import NotSeeded, PenstockError, SeedingUnderWay
+from penstock.errors import NotSeeded, PenstockError, SeedingUnderWay, SourceError
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
@@ -35,14 +35,12 @@ from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
+from penstock.pipelines.sources import read_sources
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.target_tables import usable
 from penstock.pipelines.writing import Writer
 from penstock.postgres.cancelling import Cancelled
-from penstock.postgres.connect import connect
-from penstock.postgres.failures import translated
-from penstock.postgres.tables import read_tables
 from penstock.scratch import scratch_folder
 from penstock.spark import late
 from penstock.spark.deltas import PenstockDeltas, as_option
@@ -59,6 +57,8 @@ _ASYNC = {
 }
 _LOOK_EVERY_S = 0.5
 _AWAY_LOOK_S = 0.1
+# A partition that is added has an identity of its own, and what it leaves out is not seen.
+_SOURCES_EVERY_S = 30.0
 _FEW_SHARES = 3
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
 _AT_ONCE = Limit(256 * 2**20)
@@ -97,9 +97,7 @@ def _declared(
             "no aggregate is declared", remedy="Add an [[aggregate]] to the configuration"
         )
     known_up_to = log.end().lsn
-    tables = [source.table for each in config.aggregate for source in each.sources]
-    with connect(config.source.conninfo) as source, translated("read the source's catalog"):
-        facts = read_tables(source, tables)
+    facts = read_sources(config)
     bound = [bind(each, types_of(facts), known_up_to) for each in config.aggregate]
     default = config.source.conninfo
     writers = [
@@ -150,6 +148,7 @@ class Job:
             self._prepare(stack)
             stack.enter_context(self._beside(self._seed_all, "seeding"))
             stack.enter_context(self._beside(self._retry_all, "retrying"))
+            stack.enter_context(self._beside(self._watch_sources, "watching"))
             query = stack.enter_context(self._following())
             while not self._stopping.wait(_LOOK_EVERY_S):
                 try:
@@ -223,6 +222,12 @@ class Job:
             for writer in self._writers:
                 if not self._stopping.is_set():
                     writer.retry()
+
+    def _watch_sources(self) -> None:
+        """What is wrong with the server itself is for capture to tell."""
+        while not self._stopping.wait(_SOURCES_EVERY_S):
+            with suppress(SourceError):
+                read_sources(self._config)
 
     def _is_seeded(self, writer: Writer) -> bool:
         """Seed one; false: what is wrong may pass."""

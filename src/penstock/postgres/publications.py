@@ -64,6 +64,16 @@ class PublicationFacts:
             return PublishedTable(table.name)
         return None
 
+    def sent_under(self, table: TableFacts) -> TableName | None:
+        """The name that changes of a published table carry; None: those of its partitions."""
+        if not self.via_root:
+            return None if table.partitioned else table.name
+        named = {published.name for published in self.tables}
+        for name in reversed(table.ancestors):
+            if self.all_tables or name.schema in self.schemas or name in named:
+                return name
+        return table.name
+
 
 def listed(table: TableFacts) -> str:
     """The table in a list of those to publish."""

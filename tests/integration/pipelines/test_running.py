@@ -18,7 +18,7 @@ from penstock.errors import (
     TargetMismatch,
     TargetUnavailable,
 )
-from penstock.pipelines import job, running, writing
+from penstock.pipelines import running, sources, writing
 from penstock.pipelines.running import run_aggregates
 from support.capturing import capture_config
 from support.database import Database
@@ -104,7 +104,7 @@ def test_a_source_that_is_lost_at_the_start_is_one_of_our_errors(
     def lost(connection: psycopg.Connection, _: object) -> None:
         connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
-    monkeypatch.setattr(job, "read_tables", lost)
+    monkeypatch.setattr(sources, "read_tables", lost)
     with pytest.raises(ConnectionLost, match="read the source's catalog"):
         run_aggregates(config.model_copy(update={"aggregate": (declared(),)}))
 

@@ -246,6 +246,27 @@ def test_old_values_that_were_not_sent_are_absent_and_toast_is_filled_from_the_o
     ]
 
 
+def test_a_null_in_a_key_is_what_a_partition_with_another_identity_left_out() -> None:
+    # M4.2, M4.6
+    root = Relation(1, "public", "t", "i", tuple(Column(True, n, 25, -1) for n in "ab"))
+    changes: list[Message] = [
+        Update(1, (b"old", None), None, (b"new", b"value")),
+        # Its old value is not there to be filled in.
+        Update(1, (b"old", None), None, (b"new", UNCHANGED)),
+        Delete(1, (b"new", None), None),
+    ]
+    run = run_of(random.Random(1), changes, [[root]])
+    found = TableChanges(wanted_of(root)).batch(run).to_pylist()
+    shown = [(r["_change_type"], r["a"], r["b"], r["_unchanged"], r["_absent"]) for r in found]
+    assert shown == [
+        ("update_preimage", "old", None, [], ["b"]),
+        ("update_postimage", "new", "value", [], []),
+        ("update_preimage", "old", None, [], ["b"]),
+        ("update_postimage", "new", None, ["b"], []),
+        ("delete", "new", None, [], ["b"]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("oid", "modifier", "text"),
     [

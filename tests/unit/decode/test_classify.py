@@ -146,6 +146,25 @@ def test_a_whole_old_row_that_did_not_come_tells_nothing() -> None:  # M4.2, M4.
     }
 
 
+def test_of_a_partition_with_less_identity_than_its_root_no_null_is_subtracted() -> None:
+    # M4.2, M4.5
+    """As of a new partition, which has the key only: R shows the status as part of the identity."""
+    changed: Row = (b"2", *row("sending")[1:])
+    changes: list[Message] = [
+        Update(1, key_of(DEFAULT, row("sending")), None, changed),
+        Delete(1, key_of(DEFAULT, changed), None),
+    ]
+    totals = counted(BY_INDEX, changes, keys=["status"])
+    assert totals.rows == {}
+    assert totals.notes == {
+        f"update of {TABLE}: the old status is not in the WAL": 1,
+        f"delete of {TABLE}: the old status is not in the WAL": 1,
+    }
+    # What does not change is the new row's.
+    totals = counted(BY_INDEX, changes[:1], keys=["status"], immutable=frozenset(["status"]))
+    assert (totals.rows, totals.notes) == ({}, {COUNTED: 1})
+
+
 def test_with_the_default_identity_the_old_status_is_not_known() -> None:  # M4.5
     changes: list[Message] = [
         Insert(1, row("created")),

@@ -229,8 +229,15 @@ def test_the_old_values_in_the_wal_are_spelt_out_with_the_sql_for_the_rest() -> 
 
 def test_the_weakest_leaf_decides_which_old_values_are_known() -> None:
     leaves = (table("a", identity="full"), table("b"))
-    root = table(kind="partitioned table", identity="full", leaves=leaves)
-    assert "old values of id" in one(findings(source(root)), "old_values", "info").what
+
+    def told(**root: Any) -> str:
+        facts = source(table(kind="partitioned table", leaves=leaves, **root))
+        return one(findings(facts), "old_values", "info").what
+
+    covering = Index("covering", ("id", "status"))
+    assert "DELETE: old values of id" in told(identity="index", identity_index=covering)
+    # In a whole row the others are NULL, as if they had been so.
+    assert "no old values, for partitions have another identity" in told(identity="full")
 
 
 def test_a_leaf_that_differs_from_its_root_is_a_warning_with_its_sql() -> None:
@@ -250,8 +257,13 @@ def test_a_partitioned_table_must_be_published_by_its_root() -> None:
 
 def test_a_partition_that_is_published_under_its_roots_name_is_found() -> None:
     leaf = table(ancestors=(TableName("public", "root"),))
-    facts = source(leaf, publications={"penstock": publication("root")})
-    assert "public.root" in one(findings(facts), "partition_root", "error").fix
+    for held in (
+        publication("root"),
+        publication(tables=(), all_tables=True),
+        publication(tables=(), schemas=("public",)),
+    ):
+        facts = source(leaf, publications={"penstock": held})
+        assert "public.root" in one(findings(facts), "partition_root", "error").fix
 
 
 def test_an_unlogged_partition_is_found() -> None:

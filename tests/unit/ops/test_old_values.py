@@ -119,7 +119,18 @@ def test_of_a_partition_only_what_both_it_and_its_root_hold_is_known() -> None:
         return notes(kind="partitioned table", leaves=(one,), **root)
 
     assert errors(partitioned(by_index, by_index)) == []
-    assert errors(partitioned({"identity": "full"}, {})) == []
+    full = {"identity": "full"}
+    assert errors(partitioned(full, full), dimensions=["job"]) == []
+    # Its whole old row is sent as a key, under the root's description.
+    assert errors(partitioned(full, {}), dimensions=["id"]) == []
+    assert errors(partitioned(full, by_index)) == []
+    (error,) = errors(partitioned(full, {}))
+    assert "DELETE of public.notes does not write the old status" in error.problem
+    assert error.remedy == (
+        "Run: ALTER TABLE public.notes REPLICA IDENTITY FULL; "
+        "ALTER TABLE public.leaf REPLICA IDENTITY FULL"
+    )
+    assert fix(partitioned(by_index, full)) == "Run: ALTER TABLE public.leaf REPLICA IDENTITY FULL"
     assert fix(partitioned({}, {"identity": "full"})) == (
         "Run: ALTER TABLE public.leaf REPLICA IDENTITY FULL"
     )

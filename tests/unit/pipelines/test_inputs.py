@@ -9,10 +9,16 @@ import pytest
 
 from penstock.declarations import AggregateConfig
 from penstock.errors import InputUnfit
+from penstock.names import TableName
 from penstock.pipelines.inputs import input_errors, input_types
 from penstock.postgres.column_types import BaseType
-from penstock.postgres.publications import OPERATIONS, Operation, PublishedTable
-from penstock.postgres.tables import Column
+from penstock.postgres.publications import (
+    OPERATIONS,
+    Operation,
+    PublicationFacts,
+    PublishedTable,
+)
+from penstock.postgres.tables import Column, TableFacts
 from support.aggregates import declared
 from support.facts import column, publication, table
 
@@ -94,6 +100,28 @@ def test_rows_that_the_publication_leaves_out_cannot_be_seeded() -> None:  # M4.
     assert "sends only those with (status > 0), while seeding counts all" in error.problem
     assert "ADD TABLE" in error.remedy
     assert list(input_errors(aggregate(seed=False), {facts.name: facts}, given, 18)) == []
+
+
+def test_changes_that_come_under_another_name_cannot_be_counted() -> None:  # M4.6
+    columns = (column("status"),)
+    leaf = table("leaf", columns=columns, ancestors=(TableName("public", "notes"),))
+    root = table("notes", columns=columns, kind="partitioned table", leaves=(leaf,))
+    via_root, by_leaf = publication("notes"), publication("notes", via_root=False)
+    of_leaf = aggregate(sources=["leaf"])
+
+    def errors(one: AggregateConfig, facts: TableFacts, given: PublicationFacts) -> list[str]:
+        return [str(error) for error in input_errors(one, {facts.name: facts}, given, 18)]
+
+    assert errors(aggregate(), root, via_root) == []
+    assert errors(of_leaf, leaf, by_leaf) == []
+    (text,) = errors(aggregate(), root, by_leaf)
+    assert 'publication "penstock" sends under the names of its partitions' in text
+    assert text.endswith("ALTER PUBLICATION penstock SET (publish_via_partition_root = true)")
+    (text,) = errors(of_leaf, leaf, via_root)
+    assert "sends under the name of public.notes, of which it is a partition" in text
+    assert 'Name "public.notes" in sources' in text
+    # It is not published yet: set-up will do so.
+    assert errors(aggregate(), root, publication("other", via_root=False)) == []
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def check_publication(source: SourceConfig, facts: SourceFacts) -> Iterator[Find
     for table in tables:
         if (held := publication.entry(table)) is not None:
             yield from _filters(publication, held)
-            yield from _partitions(publication, table, held)
+            yield from _partitions(publication, table)
     yield from _extra(publication, facts, subject)
 
 
@@ -88,10 +88,9 @@ def _filters(publication: PublicationFacts, held: PublishedTable) -> Iterator[Fi
         )
 
 
-def _partitions(
-    publication: PublicationFacts, table: TableFacts, held: PublishedTable
-) -> Iterator[Finding]:
-    if table.partitioned and not publication.via_root:
+def _partitions(publication: PublicationFacts, table: TableFacts) -> Iterator[Finding]:
+    name = publication.sent_under(table)
+    if name is None:
         yield Finding(
             "partition_root",
             "error",
@@ -108,14 +107,14 @@ def _partitions(
             f"{len(table.leaves)} partitions are published under the name of their root",
             "TRUNCATE of a single partition sends nothing; DETACH and DROP of one neither.",
         )
-    if table.ancestors and publication.via_root and held.name != table.name:
+    if name not in (None, table.name):
         yield Finding(
             "partition_root",
             "error",
             str(table.name),
-            f"it is a partition, and its changes are published under the name of {held.name}",
+            f"it is a partition, and its changes are published under the name of {name}",
             "Penstock looks for them under the partition's name, and would see none.",
-            f'Name {held.name} in tables in [source] instead of "{table.name}"',
+            f'Name {name} in tables in [source] instead of "{table.name}"',
         )
 
 

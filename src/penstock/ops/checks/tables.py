@@ -11,9 +11,10 @@ from penstock.errors import PenstockError
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
-from penstock.ops.identity import wanted_for_leaf, wanted_identity, write_breakers
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.plan import existing_table
+from penstock.pipelines.old_values import known_old_values
+from penstock.postgres.identity import wanted_for_leaf, wanted_identity, write_breakers
 from penstock.postgres.tables import TableFacts
 
 # By table or partition, what aggregates need of its old values and is not in the WAL now.
@@ -188,16 +189,21 @@ def _generated(table: TableFacts, name: str, facts: SourceFacts) -> Iterator[Fin
 
 def _old_values(table: TableFacts) -> Finding:
     """M4.2: for each operation, which old values are in the WAL; the weakest leaf counts."""
-    parts = table.leaves or (table,)
-    known = [c.name for c in table.columns if all(c.name in p.identity_columns for p in parts)]
+    parts = tuple(leaf for leaf in table.leaves if leaf.publishable) or (table,)
+    in_all = set.intersection(*(known_old_values(table, part) for part in parts))
+    known = [column.name for column in table.columns if column.name in in_all]
     unknown = [c.name for c in table.columns if c.name not in known and not c.generated]
     name = str(table.name)
     if not known:
+        differ = table.identity_columns and all(part.identity_columns for part in parts)
+        why = (
+            "partitions have another identity than their root" if differ else "there is no identity"
+        )
         return Finding(
             "old_values",
             "info",
             name,
-            "INSERT: all new values. UPDATE, DELETE: no old values, for there is no identity",
+            f"INSERT: all new values. UPDATE, DELETE: no old values, for {why}",
         )
     if not unknown:
         return Finding(

@@ -1,0 +1,133 @@
+"""Which old values of a table, or of one of its partitions, the stream tells. Pure. M4.2
+
+The stream describes a partition's changes with its root's identity, and the partition's own decides
+what is there; a new partition has DEFAULT, whatever its root has. Of what the root has and the
+partition has not, nothing in the stream tells that it is missing: an UPDATE that changes it comes
+without an old row, as if it were the same, and in a whole old row it is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from penstock.declarations import AggregateConfig, AggregateSource
+from penstock.errors import PartitionDiffers, UnsafeIdentity
+from penstock.names import TableName
+from penstock.pipelines.inputs import counting_sources, input_column
+from penstock.postgres.identity import Wanted, wanted_for_leaf
+from penstock.postgres.tables import TableFacts
+
+
+def known_old_values(root: TableFacts, part: TableFacts) -> set[str]:
+    """The columns of which old values can be had; `part` is a leaf of the root, or the root."""
+    own = set(part.identity_columns)
+    if part is root or root.identity == part.identity == "full":
+        return own
+    # A leaf's FULL is sent as a key: what goes beyond the root's is not read.
+    return set() if root.identity == "full" else own & set(root.identity_columns)
+
+
+def needed_old_values(
+    aggregate: AggregateConfig, source: AggregateSource, table: TableFacts
+) -> dict[str, set[str]]:
+    """Operation → the columns of which it needs old values."""
+    there = _names(aggregate, source, table)
+    changing = {real for name, real in there.items() if name not in source.immutable}
+    needs = {"update": changing, "delete": set(there.values())}
+    return {rule: names for rule, names in needs.items() if rule in source.rules}
+
+
+def missing_old_values(
+    aggregate: AggregateConfig, source: AggregateSource, root: TableFacts, part: TableFacts
+) -> dict[str, set[str]]:
+    """Operation → the columns that it needs and cannot have."""
+    needed = needed_old_values(aggregate, source, root)
+    if root.identity == "full" != part.identity and "update" in needed:
+        # NULL in a whole old row is taken for the old value, also of what is immutable.
+        needed["update"] = set(_names(aggregate, source, root).values())
+    known = known_old_values(root, part)
+    return {rule: names - known for rule, names in needed.items() if names - known}
+
+
+def _names(
+    aggregate: AggregateConfig, source: AggregateSource, table: TableFacts
+) -> dict[str, str]:
+    """What the aggregate reads: its name there → its name in the table."""
+    columns = {name: input_column(source, table, name) for name in aggregate.inputs}
+    return {name: column.name for name, column in columns.items() if column is not None}
+
+
+def not_written(table: TableName, missing: Mapping[str, set[str]]) -> str:
+    """The same in words."""
+    return "; ".join(
+        f"{rule.upper()} of {table} does not write the old {', '.join(sorted(names))} to the WAL"
+        for rule, names in missing.items()
+    )
+
+
+def like_root(root: TableFacts, leaf: TableFacts) -> str | None:
+    """The SQL that makes the leaf's identity that of its root; None: it has no such index."""
+    try:
+        return wanted_for_leaf(leaf, Wanted(root.identity, root.identity_index), "auto").sql(leaf)
+    except UnsafeIdentity:
+        return None
+
+
+def corrected(aggregates: Iterable[AggregateConfig]) -> str:
+    """How counts become right that have gone wrong."""
+    return "; ".join(
+        f"`penstock verify --repair {each.name}` or `penstock reset {each.name}`"
+        if each.seed and each.verifiable
+        else f"`penstock reset {each.name}`"
+        for each in aggregates
+    )
+
+
+def partition_error(
+    aggregates: Iterable[AggregateConfig], tables: Mapping[TableName, TableFacts]
+) -> PartitionDiffers | None:
+    """One for all leaves and all aggregates: once it is mended, nothing would tell of the others.
+
+    What the root does not have either is no matter of partitions: such changes are skipped, and
+    counted as skipped.
+    """
+    lost: dict[TableName, dict[str, set[str]]] = {}
+    sql: dict[TableName, str | None] = {}
+    wrong: dict[str, AggregateConfig] = {}
+    for aggregate in aggregates:
+        for root, leaf, columns in _lost(aggregate, tables):
+            wrong[aggregate.name] = aggregate
+            sql[leaf.name] = like_root(root, leaf)
+            of_leaf = lost.setdefault(leaf.name, {})
+            for rule, names in columns.items():
+                of_leaf.setdefault(rule, set()).update(names)
+    if not lost:
+        return None
+    what = "; ".join(not_written(leaf, missing) for leaf, missing in lost.items())
+    by_hand = "; ".join(filter(None, sql.values()))
+    which = ("aggregate " if len(wrong) == 1 else "aggregates ") + ", ".join(wrong)
+    return PartitionDiffers(
+        f"partitions have another replica identity than their root, and the counts of {which} "
+        f"would go wrong: {what}",
+        remedy=(
+            f"Run `penstock setup`{by_hand and ', or: '}{by_hand}. Then correct what was counted "
+            f"meanwhile: {corrected(wrong.values())}"
+        ),
+        tables=tuple(lost),
+        aggregates=tuple(wrong),
+    )
+
+
+def _lost(
+    aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts]
+) -> Iterator[tuple[TableFacts, TableFacts, dict[str, set[str]]]]:
+    """Roots and leaves, and what the root has and the leaf has not."""
+    for source, root in counting_sources(aggregate, tables):
+        itself = missing_old_values(aggregate, source, root, root)
+        for leaf in root.leaves:
+            if not leaf.publishable:  # then it has nothing in the WAL
+                continue
+            missing = missing_old_values(aggregate, source, root, leaf)
+            lost = {rule: names - itself.get(rule, set()) for rule, names in missing.items()}
+            if lost := {rule: names for rule, names in lost.items() if names}:
+                yield root, leaf, lost
