@@ -78,6 +78,7 @@ def test_moments_mean_the_same_in_every_session(
             "bst_date": "to_date(from_utc_timestamp(created_at, 'Europe/London'))",
             "shifted": "to_date(to_utc_timestamp(at, 'Europe/London'))",
             "seen": "hour(seen[0])",
+            "seconds": "unix_timestamp(created_at)",
             "at": "at",
             "second": "created_at",
         }
@@ -104,10 +105,11 @@ def test_moments_mean_the_same_in_every_session(
             " extract(hour FROM created_at AT TIME ZONE 'UTC')::int::text,"
             " (created_at AT TIME ZONE 'Europe/London')::date::text,"
             " ((at AT TIME ZONE 'Europe/London') AT TIME ZONE 'UTC')::date::text,"
-            " extract(hour FROM seen[1])::int::text"
+            " extract(hour FROM seen[1])::int::text,"
+            " trunc(extract(epoch FROM created_at))::bigint::text"
             " FROM notifications WHERE id <> 4"
         ).fetchall()
-    assert sorted(map(str, (key[:6] for key in found))) == sorted(map(str, expected))
+    assert sorted(map(str, (key[:7] for key in found))) == sorted(map(str, expected))
 
 
 def test_columns_of_several_tables_are_read_as_what_they_are(
