@@ -16,7 +16,7 @@ _UNSTABLE = frozenset(
     """
     rand random randn randstr uuid uniform shuffle monotonically_increasing_id spark_partition_id
     now current_date current_timestamp current_time curdate localtimestamp current_timezone
-    unix_timestamp current_user session_user user current_database current_schema current_catalog
+    current_user session_user user current_database current_schema current_catalog
     version input_file_name input_file_block_start input_file_block_length reflect java_method
     """.split()
 )

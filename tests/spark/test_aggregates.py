@@ -406,7 +406,7 @@ def test_another_declaration_needs_a_reset(
     [
         ({"dimensions": {"service_id": "no_such_function(service_id)"}}, "dimension service_id"),
         ({"dimensions": {"service_id": "split(service_id, '-')"}}, "no single value"),
-        ({"filter": "service_id"}, "not true or false"),
+        ({"filter": "service_id"}, "not true or false. Write a condition"),
         ({"dimensions": {"service_id": "try_sum(price)"}}, "about several rows"),
         ({"filter": "coalesce(try_sum(price), 1) > 1"}, "about several rows"),
         ({"dimensions": {"service_id": "explode(split(service_id, '-'))"}}, "dimension service_id"),

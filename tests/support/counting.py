@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import localcontext
@@ -15,7 +16,6 @@ import pyarrow as pa
 from penstock.decode.definition import Definition
 from penstock.decode.deltas import AGGREGATE, COUNTED, NOTE, ROWS, Input, Summed, sum_name
 from penstock.decode.text import Unrepresentable, parse
-from penstock.names import TableName
 from penstock.postgres.messages import (
     UNCHANGED,
     Delete,
@@ -105,10 +105,14 @@ def _count(
             totals.notes[f"update of {table}: the unchanged {each.name} is not in the WAL"] += 1
             return
         old[each], new[each] = before, after
-    totals.notes[COUNTED] += 1
     images = {"insert": [(1, new)], "update": [(-1, old), (1, new)], "delete": [(-1, old)]}
+    unfit: set[Input] = set()
     for sign, image in images[rule]:
-        _add(totals, sign, image, kinds, wanted, table)
+        unfit |= _add(totals, sign, image, kinds, wanted)
+    # Once for each change, under the first reason.
+    first = next((each for each in wanted.inputs if each in unfit), None)
+    note = COUNTED if first is None else f"{table}: a {first.name} that Spark cannot hold"
+    totals.notes[note] += 1
 
 
 def _add(
@@ -117,17 +121,16 @@ def _add(
     image: Mapping[Input, Any],
     kinds: Mapping[Input, Any],
     wanted: Summed,
-    table: TableName,
-) -> None:
+) -> set[Input]:
+    """Returns what Spark cannot hold, for which the image does not count."""
     values: dict[Input, Any] = {}
     for each, text in image.items():
-        try:
+        with suppress(Unrepresentable):
             values[each] = None if text is None else parse(text, kinds[each])
-        except Unrepresentable:
-            totals.notes[f"{table}: a {each.name} that Spark cannot hold"] += 1
     if len(values) == len(image):
         sums = [sign * (values[each] or 0) for each in wanted.sums]
         totals.add((values[each] for each in wanted.keys), (sign, *sums))
+    return set(image) - set(values)
 
 
 def _values(change: Message, relation: Relation, place: int) -> tuple[Any, Any]:

@@ -71,3 +71,11 @@ def test_a_column_in_quotes_of_sql_or_in_none_is_told_of_backticks(text: str) ->
 def test_such_words_are_texts_like_others_elsewhere() -> None:  # M5.2
     assert columns_of("a = 'today' or a = 'now'") == ("a",)
     assert columns_of("cast('2026-11-16' as date) < a") == ("a",)
+
+
+def test_seconds_since_1970_are_stable_of_a_value_and_not_of_the_present() -> None:  # M5.2
+    assert columns_of("unix_timestamp(created_at)") == ("created_at",)
+    assert columns_of("unix_timestamp(day, 'yyyy-MM-dd')") == ("day",)
+    for text in ("unix_timestamp()", "created_at - UNIX_TIMESTAMP( )"):
+        with pytest.raises(BadExpression, match="another value each time"):
+            columns_of(text)

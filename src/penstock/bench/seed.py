@@ -17,8 +17,10 @@ from penstock.bench.counting import capturing, configured, prepare
 from penstock.bench.progress import Progress
 from penstock.bench.report import Figure, Report
 from penstock.config import Config
+from penstock.errors import PenstockError
 from penstock.interrupts import Interrupts
 from penstock.pipelines.seeding import seed
+from penstock.postgres.copying import copied_blocks
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.spark.session import throwaway_session
 
@@ -38,6 +40,7 @@ SELECT service_id, template_id, notification_type, notification_status, count(*)
   FROM notifications GROUP BY 1, 2, 3, 4
 """
 _COPY = "COPY (SELECT created_at, notification_status FROM notifications) TO STDOUT (FORMAT csv)"
+_TARGETS = ("ft_service_stats", "ft_by_date")
 _BY_DATE = {
     "sources": [{"table": "notifications", "delete": False}],
     "dimensions": {
@@ -81,6 +84,8 @@ def bench_seed(progress: Progress, *, rows: int = ROWS, repeats: int = REPEATS) 
                 "copy_s": _timed(lambda: _copy(connection)),
                 "expressions_s": _timed(lambda: _seed(by_date, spark)),
             }
+            for table in _TARGETS:
+                _check(connection, table, rows)
             note = f"run {number}" if number else "to warm up"
             progress(f"{note}: " + ", ".join(f"{name} {value:.2f}" for name, value in run.items()))
             if number:
@@ -107,9 +112,20 @@ def _seed(config: Config, spark: SparkSession) -> None:
     seed(config, config.aggregate[0], lambda: spark)
 
 
+def _check(connection: psycopg.Connection[Any], table: str, rows: int) -> None:
+    """What is fast and wrong is not fast."""
+    statement = f"SELECT coalesce(sum(count), 0) FROM {table}"  # noqa: S608 - our own table
+    (counted,) = connection.execute(statement.encode()).fetchone() or (0,)
+    if counted != rows:
+        raise PenstockError(
+            f"{table} counts {counted} rows of {rows}", remedy="Report this as a bug"
+        )
+
+
 def _copy(connection: psycopg.Connection[Any]) -> None:
-    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        for _ in copy:
+    """As fast as it can be read: row by row takes longer than the server takes to make it."""
+    with connection.cursor() as cursor, cursor.copy(_COPY):
+        for _ in copied_blocks(connection.pgconn):
             pass
 
 

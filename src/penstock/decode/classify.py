@@ -7,7 +7,7 @@ change is left out and counted under a reason, for half of it would be a wrong c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,6 +80,23 @@ def classify(
     signs = np.array([_RULES[kind][1] for kind in sorted(_RULES)], np.int64)
     changes = int(np.count_nonzero(left & once))
     return Counted(images, rows, signs[change[rows]], changes, skipped)
+
+
+def told_once(counted: Counted, unfit: Mapping[str, Mask]) -> Counted:
+    """With each change that has an image of `unfit` under the first reason for it, and not among
+    those that count. The masks are of `rows`.
+
+    An update's other image counts all the same: with it the row comes into the counts, or leaves
+    them, as it does in the source when rows are counted there.
+    """
+    change = counted.images.change[counted.rows]
+    left = np.isin(change, _ONCE)
+    skipped = Counter(counted.skipped)
+    for reason, mask in unfit.items():
+        gone = left & _with_partner(change, mask)
+        skipped[reason] += int(np.count_nonzero(gone))
+        left &= ~gone
+    return replace(counted, changes=int(np.count_nonzero(left)), skipped=skipped)
 
 
 def _filled(images: Images, needed: Sequence[Needed]) -> Images:

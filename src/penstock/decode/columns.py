@@ -78,6 +78,13 @@ def column(texts: Texts, kind: ValueType) -> tuple[pa.Array, Mask]:
         return _one_by_one(texts, kind)
 
 
+def column_as(texts: Texts, given: ValueType, wanted: ValueType) -> tuple[pa.Array, Mask]:
+    """As `column`, of a column of type `given` that is wanted as another, which holds it."""
+    reading = wanted.reading(given)
+    array, bad = column(texts, reading)
+    return array if reading == wanted else array.cast(wanted.arrow), bad
+
+
 def _regular(texts: Texts, kind: Kind) -> Mask:
     """Which values have the form that Arrow reads; the others are special."""
     match kind:

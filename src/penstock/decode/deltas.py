@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changelog.runs import BatchRange, Run
-from penstock.decode.classify import Counted, Needed, classify
-from penstock.decode.columns import Mask, Texts, column
+from penstock.decode.classify import Counted, Needed, classify, told_once
+from penstock.decode.columns import Mask, Texts, column_as
 from penstock.decode.definition import Definition
 from penstock.decode.images import images
 from penstock.decode.octets import Octets
@@ -232,11 +232,10 @@ class _Plan:
         found = images(octets, run, index, self._definition.relation, places, preimages=True)
         counted = classify(found, self._needed, self._source.rules, str(self._source.table))
         arrays, bad = self._arrays(octets, counted)
-        for name, mask in bad.items():
-            reason = cannot_hold(self._source.table, name)
-            counted.skipped[reason] += int(np.count_nonzero(mask))
+        reasons = {cannot_hold(self._source.table, name): mask for name, mask in bad.items()}
         good = ~np.logical_or.reduce([np.zeros(len(counted.rows), bool), *bad.values()])
-        return counted, summed_up(self._wanted, arrays, pa.array(counted.sign), good)
+        summed = summed_up(self._wanted, arrays, pa.array(counted.sign), good)
+        return told_once(counted, reasons), summed
 
     def _check(self, run: Run, index: np.ndarray) -> None:
         """As for a reader of the table: what came later is unknown, what is gone is an error."""
@@ -273,11 +272,10 @@ class _Plan:
                 arrays[each] = pa.nulls(len(rows), each.kind.arrow)
                 continue
             cells = counted.images.cells[need.place]
-            reading = each.kind.reading(self._definition.types[need.place])
+            given = self._definition.types[need.place]
             valid = cells.kind[rows] == TEXT
             texts = Texts(octets, cells.start[rows], cells.length[rows], valid)
-            array, mask = column(texts, reading)
-            arrays[each] = array if reading == each.kind else array.cast(each.kind.arrow)
+            arrays[each], mask = column_as(texts, given, each.kind)
             if mask.any():
                 bad[each.name] = mask
         return arrays, bad

@@ -29,6 +29,9 @@ class Bound:
 
     config: AggregateConfig
     summed: Summed
+    # As each table that counts has what is read, by the aggregate's names: one may have a real
+    # where another has a double.
+    given: Types
 
     def after(self, applied_lsn: Lsn) -> Bound:
         """For targets that have everything up to there."""
@@ -55,8 +58,12 @@ def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
     `known_up_to` is a position of the log from before the types were read.
     """
     sources = [source for source in aggregate.sources if source.rules]
+    given = {
+        source.table: {name: _kind(source, name, types) for name in aggregate.inputs}
+        for source in sources
+    }
     kinds = {
-        name: _common(aggregate.name, name, [_kind(source, name, types) for source in sources])
+        name: _common(aggregate.name, name, [each[name] for each in given.values()])
         for name in aggregate.inputs
     }
     for name in aggregate.summed:
@@ -84,6 +91,7 @@ def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
             keys=tuple(Input(name, kinds[name]) for name in aggregate.keys),
             sums=tuple(Input(name, kinds[name]) for name in aggregate.summed),
         ),
+        given,
     )
 
 

@@ -15,6 +15,7 @@ from penstock.errors import ConfigInvalidValue, PenstockError, TargetMismatch
 from penstock.expressions import in_brackets
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
+from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.passing import passes
 from penstock.pipelines.target_facts import TargetFacts, check_target_version, read_target_tables
 from penstock.pipelines.target_types import keeps_expression
@@ -60,7 +61,7 @@ def expression_errors(
     """All that is wrong; `tables` are the targets, as far as they are there."""
     config = bound.config
     fields = [StructField(each.name, spark_type(each.kind)) for each in bound.summed.inputs]
-    frame = spark.createDataFrame([], StructType(fields))
+    frame = with_meaning(spark).createDataFrame([], StructType(fields))
     if config.filter is not None:
         place = f"filter of aggregate {config.name}"
         try:
@@ -70,7 +71,11 @@ def expression_errors(
         else:
             if not isinstance(kind, BooleanType):
                 problem = f"{place} is {kind.simpleString()} and not true or false"
-                yield ConfigInvalidValue(problem, remedy="Compare")
+                remedy = (
+                    "Write a condition: compare the value with another one, such as status = "
+                    "'failed' or price > 0, or ask whether there is one: status IS NOT NULL"
+                )
+                yield ConfigInvalidValue(problem, remedy=remedy)
     for name, dimension in config.dimensions.items():
         try:
             kind = _dimension_type(frame, dimension.expression, f"dimension {name} of {_of(bound)}")

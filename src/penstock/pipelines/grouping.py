@@ -20,19 +20,16 @@ from penstock.expressions import in_brackets, quoted, renamed
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
+from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.sums import as_text
 
 # Before the names of dimensions; no column of the source begins so, for it ends with a type.
 _KEY = "_key_"
-# What decides about results, whatever the session was made for: a date is a date of UTC unless the
-# expression says otherwise, and what overflows is an error.
-_MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 
 
 def computed(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
     """The dimensions of each row that counts; notes as they are."""
-    for name, value in _MEANING.items():
-        deltas.sparkSession.conf.set(name, value)
+    with_meaning(deltas.sparkSession)
     keys = {
         _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
         for ordinal, bound in enumerate(aggregates)

@@ -33,6 +33,7 @@ from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
 from penstock.pipelines.grouping_told import Grouping
+from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.sources import read_sources
@@ -161,6 +162,8 @@ class Job:
                     raise
 
     def _prepare(self, stack: ExitStack) -> None:
+        # First of all: who seeds uses the session as soon as there is a thread for it.
+        with_meaning(self._spark)
         for name, value in _SETTINGS.items():
             self._spark.conf.set(name, value)
         # Only large batches are shuffled.

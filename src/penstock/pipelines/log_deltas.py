@@ -18,6 +18,7 @@ from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batches, computed, grouped, plain_batches
+from penstock.pipelines.meaning import with_meaning
 from penstock.spark.deltas import PenstockDeltas, as_option
 from penstock.spark.errors import computing
 
@@ -36,7 +37,7 @@ def log_deltas(
         ]
         (batch,) = plain_batches(pa.Table.from_batches(found, decoder.schema), [bound])
         return batch
-    session = spark()
+    session = with_meaning(spark())
     session.dataSource.register(PenstockDeltas)
     frame = (
         session.read.format("penstock-deltas")

@@ -34,9 +34,10 @@ from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.locks import try_lock
+from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_tables import read_targets, usable
-from penstock.pipelines.truth import OnRows, Truth, true_sums
+from penstock.pipelines.truth import true_sums
 from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.waiting import OnWait

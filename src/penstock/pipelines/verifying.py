@@ -34,10 +34,11 @@ from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
 from penstock.pipelines.seeding import consumer_of
+from penstock.pipelines.source_rows import OnRows
 from penstock.pipelines.source_snapshot import SourceSnapshot, source_snapshot
 from penstock.pipelines.sums import arrays, rolled_up
 from penstock.pipelines.target_tables import read_targets, usable
-from penstock.pipelines.truth import OnRows, true_sums
+from penstock.pipelines.truth import true_sums
 from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.slots import read_slot
 

@@ -17,7 +17,8 @@ from penstock.config import load
 from penstock.names import TableName
 from penstock.pipelines import seeding, verifying
 from penstock.pipelines.grouping_told import Grouping
-from penstock.pipelines.truth import Truth, true_sums
+from penstock.pipelines.source_rows import Truth
+from penstock.pipelines.truth import true_sums
 from support.capturing import capturing
 from support.database import Database
 from support.locks import waits_for_lock

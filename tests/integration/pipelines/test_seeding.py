@@ -24,12 +24,13 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 from penstock.pipelines import seeding
-from penstock.pipelines import truth as truth_module
+from penstock.pipelines.copied_rows import copied_rows
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.job import Job
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import Seeded, begin, seed, seed_if_due
-from penstock.pipelines.truth import Truth, true_sums
+from penstock.pipelines.source_rows import Truth
+from penstock.pipelines.truth import true_sums
 from penstock.pipelines.writing import Writer
 from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.snapshots import snapshot
@@ -279,7 +280,7 @@ def test_rows_of_tables_that_inherit_are_not_in_the_log_and_not_in_the_truth(
     assert shown(source) == EXPECTED
     with snapshot(source.dsn()) as taken:
         (table,) = (each.table for each in SEEDED.sources)
-        (copied,) = truth_module._copied(taken.connection, table, ["service"])
+        (copied,) = copied_rows(taken.connection, table, ["service"])
     assert copied.num_rows == 3
 
 

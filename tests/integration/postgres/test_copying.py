@@ -16,6 +16,7 @@ ROWS = "COPY (SELECT {} FROM generate_series(1, 20000) AS n) TO STDOUT"
 def test_blocks_end_with_rows_and_hold_all_of_them(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(copying, "_BURST", 1_000)
     monkeypatch.setattr(copying, "_BLOCK", 10_000)
     with database.connect() as connection:
         for rows in (20_000, 0):

@@ -370,11 +370,17 @@ def test_images_with_values_that_have_no_place_are_left_out_each_by_itself() -> 
         Insert(1, (b"2", finite, b"NaN")),
         Delete(1, None, (b"2", finite, b"NaN")),
         Insert(1, (b"3", b"-infinity", b"NaN")),
+        Update(1, None, (b"3", b"infinity", b"NaN"), (b"3", b"-infinity", b"NaN")),
+        Insert(1, (b"4", finite, price)),
     ]
     (totals,) = found(changes, [t], wanted)
-    assert list(totals.rows.values()) == [(1, Decimal("1.00"))]
-    assert totals.notes["public.t: a at that Spark cannot hold"] == 3
-    assert totals.notes["public.t: a price that Spark cannot hold"] == 3
+    assert list(totals.rows.values()) == [(2, Decimal("2.00"))]
+    # Each change is told once, whatever is wrong with it.
+    assert totals.notes == {
+        COUNTED: 1,
+        "public.t: a at that Spark cannot hold": 4,
+        "public.t: a price that Spark cannot hold": 2,
+    }
 
 
 def test_an_unchanged_toast_value_is_filled_in_from_the_whole_old_row() -> None:  # M4.6

@@ -1,0 +1,141 @@
+"""Where all dimensions are columns, Postgres groups a source's rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.declarations import AggregateSource
+from penstock.decode.columns import Mask, column_as, texts_of
+from penstock.decode.types import Kind, ValueType
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
+from penstock.pipelines.sums import as_text
+from penstock.postgres.failures import translated
+
+# Equal values of these are always printed alike, so that grouping by them and by their text is one.
+_PRINTED_ALIKE = """
+SELECT a.attname
+  FROM pg_attribute AS a
+  JOIN pg_type AS t ON t.oid = a.atttypid
+  LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
+ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'uuid', 'date',
+                      'timestamp', 'timestamptz')
+        OR t.typtype = 'e' OR (t.typname IN ('numeric', 'bpchar') AND a.atttypmod >= 0))
+   AND coalesce(c.collisdeterministic, true)
+"""
+
+
+def grouped_by_postgres(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    source: AggregateSource,
+    columns: dict[str, str],
+    on_more: OnRows,
+) -> Truth:
+    """All of a table; `on_more` is told how many rows they are."""
+    alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
+    keys = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.keys}
+    sums = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.sums}
+    # A numeric with a precision may be NaN. An integer may not, and costs nothing more.
+    special = [each.name for each in bound.summed.sums if each.kind.kind is Kind.DECIMAL]
+    counts = _without_special([sums[name] for name in special])
+    groups = [key if columns[name] in alike else _printed(key) for name, key in keys.items()]
+    statement = sql.SQL("SELECT {selected} FROM {table} GROUP BY {groups}").format(
+        selected=sql.SQL(", ").join(
+            [
+                *(_printed(key) for key in keys.values()),
+                sql.SQL("count(*) {}").format(counts),
+                *(sql.SQL("coalesce(sum({}) {}, 0)").format(c, counts) for c in sums.values()),
+                sql.SQL("count(*)"),
+                *(_first_special(sums, special[: number + 1]) for number in range(len(special))),
+            ]
+        ),
+        table=rows_of(connection, source.table),
+        groups=sql.SQL(", ").join(groups) if groups else sql.SQL("()"),
+    )
+    with translated(f"count the rows of {source.table}"):
+        rows = connection.execute(statement).fetchall()
+    found, bad = _result(bound, rows, bound.given[source.table])
+    place = len(keys) + 1 + len(sums)
+    read = np.array([row[place] for row in rows], np.int64)
+    on_more(int(read.sum()))
+    left_out: Counter[str] = Counter()
+    good = np.ones(len(rows), bool)
+    for name, mask in bad.items():
+        left_out[name] = int(read[good & mask].sum())
+        good &= ~mask
+    for number, name in enumerate(special, place + 1):
+        left_out[name] += sum(rows[each][number] for each in np.flatnonzero(good))
+    good &= np.array([row[len(keys)] > 0 for row in rows], bool)
+    return Truth(found.filter(pa.array(good)), reasons(source.table, left_out))
+
+
+def _printed(column: sql.Composable) -> sql.Composable:
+    """As the log has it: a cast to text takes blanks off a char(n), and adds a mask to an inet."""
+    return sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END").format(column)
+
+
+# The log's reader leaves a row out that has a value which Spark cannot hold; so do we.
+_SPECIAL = sql.SQL("'NaN'::numeric")
+
+
+def _without_special(columns: Sequence[sql.Composable]) -> sql.Composable:
+    if not columns:
+        return sql.SQL("")
+    conditions = [sql.SQL("{} IS DISTINCT FROM {}").format(each, _SPECIAL) for each in columns]
+    return sql.SQL("FILTER (WHERE {})").format(sql.SQL(" AND ").join(conditions))
+
+
+def _first_special(columns: Mapping[str, sql.Composable], names: Sequence[str]) -> sql.Composable:
+    """How many rows have such a value in the last of the columns, and in none before."""
+    *before, last = names
+    conditions = [
+        *(sql.SQL("{} IS DISTINCT FROM {}").format(columns[each], _SPECIAL) for each in before),
+        sql.SQL("{} = {}").format(columns[last], _SPECIAL),
+    ]
+    return sql.SQL("count(*) FILTER (WHERE {})").format(sql.SQL(" AND ").join(conditions))
+
+
+def nothing(bound: Bound) -> pa.Table:
+    """No row, in the columns that all have."""
+    return _result(bound, [], {})[0]
+
+
+def _result(
+    bound: Bound, rows: Sequence[Sequence[Any]], given: Mapping[str, ValueType]
+) -> tuple[pa.Table, dict[str, Mask]]:
+    """From rows of keys, the count and sums to dimensions and measures; and, by key, which of the
+    rows have a value of it that its type cannot hold.
+    """
+    config = bound.config
+    sums = [each.name for each in bound.summed.sums]
+    keys: dict[str, pa.Array] = {}
+    bad: dict[str, Mask] = {}
+    for place, each in enumerate(bound.summed.keys):
+        keys[each.name] = texts = pa.array([row[place] for row in rows], pa.string())
+        if rows:
+            # Through the same types as in the log, so that one value is one text.
+            values, bad[each.name] = column_as(texts_of(texts), given[each.name], each.kind)
+            keys[each.name] = as_text(values)
+    found: dict[str, pa.Array] = {
+        name: keys[dimension.plain] if dimension.plain else pa.array([], pa.string())
+        for name, dimension in config.dimensions.items()
+    }
+    for name in config.measures:
+        summed = config.summed_by(name)
+        place = len(keys) + (0 if summed is None else 1 + sums.index(summed))
+        kind = pa.int64() if summed is None else pa.decimal128(38, _scale(bound, summed))
+        found[name] = pa.array([row[place] for row in rows], kind)
+    return pa.table(found), bad
+
+
+def _scale(bound: Bound, name: str) -> int:
+    return next(each.kind.scale for each in bound.summed.sums if each.name == name)

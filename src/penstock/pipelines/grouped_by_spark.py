@@ -1,0 +1,145 @@
+"""Where a dimension is an expression, a source's rows are copied out and Spark groups them, as it
+does for the log: there is one definition of what an expression gives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from penstock.declarations import AggregateSource
+from penstock.decode.columns import column_as, texts_of
+from penstock.decode.deltas import AGGREGATE, NOTE, ROWS, Input, WantedDeltas, signed, summed_up
+from penstock.decode.types import Kind
+from penstock.names import TableName
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.copied_rows import copied_rows
+from penstock.pipelines.expressions_checked import require_computable
+from penstock.pipelines.grouping import batches, computed, grouped
+from penstock.pipelines.meaning import with_meaning
+from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
+from penstock.postgres.failures import translated
+from penstock.spark.deltas import delta_schema
+from penstock.spark.errors import computing
+
+# What Spark gets at one go: long beside the start of a job, little memory, also if rows are large.
+_ROWS_AT_ONCE = 500_000
+_BYTES_AT_ONCE = 64 * 2**20
+_ROWS_IN_TASK = 150_000
+# To add up equal rows, unless so many of a block are different.
+_WORTH_IT = 0.5
+
+
+def prepared(spark: SparkSession, bound: Bound) -> SparkSession:
+    """Once, for all tables."""
+    require_computable(with_meaning(spark), [bound])
+    # Else Spark's driver makes an object of every row, and computes there: all of its memory.
+    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+    # Each batch becomes a task, and with the usual 10,000 rows costs more than they do.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_IN_TASK))
+    return spark
+
+
+def grouped_by_spark(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    source: AggregateSource,
+    columns: dict[str, str],
+    spark: SparkSession,
+    on_more: OnRows,
+) -> Iterator[Truth]:
+    """All of a table, by portions; `on_more` is told how many rows each has. The session is a
+    `prepared` one.
+    """
+    # Spark computes one portion while the next is read.
+    with ThreadPoolExecutor(1, "computing") as pool:
+        under_way: Future[Truth] | None = None
+        for rows, portion in _portions(connection, bound, source, columns):
+            if under_way is not None:
+                yield under_way.result()
+            under_way = pool.submit(_computed, spark, bound, portion)
+            on_more(rows)
+        if under_way is not None:
+            yield under_way.result()
+
+
+def _portions(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    source: AggregateSource,
+    columns: dict[str, str],
+) -> Iterator[tuple[int, Truth]]:
+    """How many rows were read since the last time, and what they add, for Spark to group."""
+    if not columns:
+        yield from _alike(connection, source.table)
+        return
+    rows = 0
+    waiting: list[pa.Table] = []
+    left_out: Counter[str] = Counter()
+    add_up = summed_up
+    for copied in copied_rows(connection, source.table, list(columns.values())):
+        rows += copied.num_rows
+        deltas, bad = _deltas(bound, source.table, copied, add_up)
+        waiting.append(deltas)
+        left_out.update(bad)
+        if len(deltas) > copied.num_rows * _WORTH_IT:
+            add_up = signed  # hardly two rows are equal: Spark adds them up
+        if _is_enough(waiting):
+            yield rows, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+            rows, waiting, left_out = 0, [], Counter()
+    if waiting:
+        yield rows, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+
+
+def _is_enough(waiting: list[pa.Table]) -> bool:
+    rows, size = sum(map(len, waiting)), sum(table.nbytes for table in waiting)
+    return rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE
+
+
+def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, Truth]]:
+    """Where no column is read: COPY would send lines of nothing."""
+    statement = sql.SQL("SELECT count(*) FROM {}").format(rows_of(connection, table))
+    with translated(f"count the rows of {table}"):
+        (rows,) = connection.execute(statement).fetchone() or (0,)
+    if rows:
+        yield rows, Truth(pa.table({ROWS: pa.array([rows], pa.int64())}), Counter())
+
+
+def _deltas(
+    bound: Bound, table: TableName, copied: pa.RecordBatch, add_up: Callable[..., pa.Table]
+) -> tuple[pa.Table, dict[str, int]]:
+    """What rows add, and how many of them do not for a value of a column."""
+    left_out: dict[str, int] = {}
+    arrays: dict[Input, pa.Array] = {}
+    good = np.ones(copied.num_rows, bool)
+    for each, texts in zip(bound.summed.inputs, copied.columns, strict=True):
+        if each.kind.kind is Kind.TEXT:
+            arrays[each] = texts
+            continue
+        arrays[each], bad = column_as(texts_of(texts), bound.given[table][each.name], each.kind)
+        left_out[each.name] = int(np.count_nonzero(good & bad))
+        good &= ~bad
+    sign = pa.array(np.ones(copied.num_rows, np.int64))
+    return add_up(bound.summed, arrays, sign, good), left_out
+
+
+def _computed(spark: SparkSession, bound: Bound, portion: Truth) -> Truth:
+    deltas = portion.sums
+    numbered = deltas.append_column(AGGREGATE, pa.array(np.zeros(len(deltas), np.int32)))
+    noted = numbered.append_column(NOTE, pa.nulls(len(deltas), pa.string()))
+    # Said and not guessed: a moment without a time zone would become one of the session's.
+    schema = delta_schema(WantedDeltas((bound.summed,)))
+    frame = spark.createDataFrame(noted.select(schema.names).combine_chunks(), schema)
+    rows = grouped(computed(frame, [bound]), [bound])
+    with computing():
+        result = rows.toArrow()
+    (batch,) = batches(result, [bound])
+    return Truth(batch.sums, portion.skipped)

@@ -1,0 +1,163 @@
+"""What Spark makes of a source's rows is what it makes of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.config import Config
+from penstock.declarations import AggregateConfig
+from penstock.pipelines.binding import bind, types_of
+from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.sums import rolled_up
+from penstock.pipelines.truth import true_sums
+from penstock.postgres.snapshots import snapshot
+from penstock.postgres.tables import read_tables
+from support.capturing import capture_config, capturing
+from support.database import Database
+from support.targets import declared
+from support.truth import complete
+from support.workload import PUBLICATION, SLOT
+
+ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.fixture(autouse=True)
+def in_london(spark: SparkSession) -> Iterator[None]:
+    """As a session is where TZ says so."""
+    before = spark.conf.get(ZONE)
+    spark.conf.set(ZONE, "Europe/London")
+    yield
+    spark.conf.set(ZONE, str(before))
+
+
+def captured(database: Database, path: Path, *tables: str) -> Config:
+    database.run(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(tables)}")
+    database.create_slot(SLOT)
+    return capture_config(database.dsn(), path, tables=tables)
+
+
+def both(
+    database: Database, path: Path, spark: SparkSession, counts: AggregateConfig, *changes: str
+) -> tuple[Any, Any]:
+    """What changes add up to, by the tables and by the log; each with what was left out."""
+    tables = [source.table for source in counts.sources]
+    names, measures = list(counts.dimensions), list(counts.measures)
+    with capturing(captured(database, path, *(table.sql for table in tables))):
+        with snapshot(database.dsn()) as source:
+            start = source.lsn
+        database.run(*changes)
+        with snapshot(database.dsn()) as source:
+            bound = bind(counts, types_of(read_tables(source.connection, tables)), source.lsn)
+            truth = true_sums(source.connection, bound, lambda: spark)
+        log = complete(path, source.lsn)
+    spark.conf.set(ZONE, "Europe/London")
+    deltas = log_deltas(log, bound, start, source.lsn, lambda: spark)
+    return (
+        (rolled_up(truth.sums, names, measures), truth.skipped),
+        (rolled_up(deltas.sums, names, measures), deltas.skipped),
+    )
+
+
+def test_moments_mean_the_same_in_every_session(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6, M5.5, M5.6
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, at timestamp, created_at timestamptz,"
+        " seen timestamp[])"
+    )
+    counts = declared(
+        dimensions={
+            "hour": "hour(at)",
+            "day": "to_date(at)",
+            "utc_hour": "hour(created_at)",
+            "bst_date": "to_date(from_utc_timestamp(created_at, 'Europe/London'))",
+            "shifted": "to_date(to_utc_timestamp(at, 'Europe/London'))",
+            "seen": "hour(seen[0])",
+            "seconds": "unix_timestamp(created_at)",
+            "at": "at",
+            "second": "created_at",
+        }
+    )
+    # The hour that London leaves out, the one it has twice, and the evening before a summer's day.
+    moments = ("2026-03-29 01:30:00", "2026-10-25 01:30:00", "2026-07-01 23:30:00.123456")
+    rows = [
+        f"({number}, '{at}', '{at}+00', '{{\"{at}\"}}')" for number, at in enumerate(moments, 1)
+    ]
+    by_tables, by_log = both(
+        database18,
+        tmp_path,
+        spark,
+        counts,
+        f"INSERT INTO notifications VALUES {', '.join(rows)}, (4, 'infinity', NULL, NULL),"
+        " (5, NULL, NULL, '{NULL}')",
+    )
+    assert by_tables == by_log
+    found, left_out = by_tables
+    assert left_out == {"public.notifications: a at that Spark cannot hold": 1}
+    with database18.connect() as connection:
+        expected = connection.execute(
+            "SELECT extract(hour FROM at)::int::text, at::date::text,"
+            " extract(hour FROM created_at AT TIME ZONE 'UTC')::int::text,"
+            " (created_at AT TIME ZONE 'Europe/London')::date::text,"
+            " ((at AT TIME ZONE 'Europe/London') AT TIME ZONE 'UTC')::date::text,"
+            " extract(hour FROM seen[1])::int::text,"
+            " trunc(extract(epoch FROM created_at))::bigint::text"
+            " FROM notifications WHERE id <> 4"
+        ).fetchall()
+    assert sorted(map(str, (key[:7] for key in found))) == sorted(map(str, expected))
+
+
+def test_columns_of_several_tables_are_read_as_what_they_are(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6, M5.2, M5.5
+    """0.1 as a real is not 0.1 as a double."""
+    columns = {
+        "size": ("real", "double precision", "0.1"),
+        "price": ("numeric(5,1)", "numeric(10,3)", "1.5"),
+        "number": ("int", "bigint", "7"),
+        "amount": ("smallint", "numeric(9,2)", "8"),
+        "code": ("char(3)", "char(5)", "'a'"),
+        "sizes": ("real[]", "double precision[]", "'{0.1,NULL}'"),
+    }
+    for place, table in enumerate(("notifications", "others")):
+        typed = ", ".join(f"{name} {kinds[place]}" for name, kinds in columns.items())
+        database18.run(f"CREATE TABLE {table} (id int PRIMARY KEY, {typed})")
+    values = ", ".join(value for *_, value in columns.values())
+    changes = [f"INSERT INTO {table} VALUES (1, {values})" for table in ("notifications", "others")]
+    sources = ["notifications", "others"]
+    measures = {"count": "count", "cost": "sum(amount)"}
+    plain = declared(sources=sources, dimensions=list(columns)[:-1], measures=measures)
+    dimensions = {name: f"{name} || ''" for name in columns if name != "sizes"}
+    computed = declared(
+        sources=sources, dimensions={**dimensions, "sizes": "sizes[0]"}, measures=measures
+    )
+    by_tables, by_log = both(database18, tmp_path, spark, computed, *changes)
+    assert by_tables == by_log
+    assert {key[0] for key in by_tables[0]} == {"0.1", "0.10000000149011612"}
+    with snapshot(database18.dsn()) as source:
+        tables = [each.table for each in plain.sources]
+        bound = bind(plain, types_of(read_tables(source.connection, tables)), source.lsn)
+        sums = true_sums(source.connection, bound, lambda: spark).sums
+    by_server = rolled_up(sums, list(plain.dimensions), list(plain.measures))
+    assert by_server == {key[:-1]: amounts for key, amounts in by_tables[0].items()}
+
+
+def test_a_row_larger_than_what_is_read_at_once_counts(
+    database18: Database, spark: SparkSession
+) -> None:  # M5.5
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, body text)",
+        "INSERT INTO notifications SELECT n, CASE n WHEN 2 THEN repeat(E'a\",\n', 2500000)"
+        " ELSE 'short' END FROM generate_series(1, 3) AS n",
+    )
+    counts = declared(dimensions={"length": "length(body)"})
+    with snapshot(database18.dsn()) as source:
+        tables = [each.table for each in counts.sources]
+        bound = bind(counts, types_of(read_tables(source.connection, tables)), source.lsn)
+        sums = true_sums(source.connection, bound, lambda: spark).sums
+    assert rolled_up(sums, ["length"], ["count"]) == {("5",): (2,), ("10000000",): (1,)}
