@@ -27,12 +27,13 @@ from penstock.errors import (
     TableTruncated,
 )
 from penstock.lsn import Lsn
+from penstock.pipelines import grouped_by_spark, writing
 from penstock.pipelines import job as job_module
-from penstock.pipelines import truth, writing
 from penstock.pipelines.grouping import covered_by
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
+from penstock.postgres import copying
 from support.commands import penstock
 from support.database import Database
 from support.jobs import captured, caught_up, job
@@ -83,9 +84,9 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
     monkeypatch: pytest.MonkeyPatch,
     worth_it: float,
 ) -> None:  # M5.5
-    monkeypatch.setattr(truth, "_WORTH_IT", worth_it)
-    monkeypatch.setattr(truth, "_COPY_BLOCK", 20_000)
-    monkeypatch.setattr(truth, "_ROWS_AT_ONCE", 300)
+    monkeypatch.setattr(grouped_by_spark, "_WORTH_IT", worth_it)
+    monkeypatch.setattr(copying, "_BLOCK", 20_000)
+    monkeypatch.setattr(grouped_by_spark, "_ROWS_AT_ONCE", 300)
     config = notify_config(prepared, tmp_path / "log", AGGREGATE)
     read: list[int] = []
     with prepared.connect() as connection, captured(config):

@@ -25,7 +25,13 @@ from penstock.changelog.planning import SHARE_BYTES, Limit, limited
 from penstock.changelog.reader import LogReader, Position
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
-from penstock.errors import NotSeeded, PenstockError, SeedingUnderWay, SourceError
+from penstock.errors import (
+    NotSeeded,
+    PenstockError,
+    PipelineError,
+    SeedingUnderWay,
+    SourceError,
+)
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
@@ -46,7 +52,6 @@ from penstock.scratch import scratch_folder
 from penstock.spark import late
 from penstock.spark.deltas import PenstockDeltas, as_option
 from penstock.spark.errors import OF_SPARK, failed, original
-from penstock.spark.session import SparkFailed
 
 _LOG = structlog.get_logger()
 _SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.streaming.pollingDelay": "20ms"}
@@ -429,4 +434,7 @@ class Job:
         if (error := query.exception()) is not None:
             raise original(error) or failed(error) from error
         if not is_active:
-            raise SparkFailed("the query was stopped by somebody else", "")
+            raise PipelineError(
+                "the query was stopped by somebody who uses the same Spark session",
+                remedy="Start the job again: it goes on where the targets are",
+            )

@@ -50,7 +50,7 @@ _RECONNECT_S = 12.0
 _QUIET_S = 3.0
 _LOOK_EVERY_S = 0.02
 
-OnWait = Callable[[str], None]
+Waiting = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def verify(
     repair: bool = False,
     on_rows: OnRows = lambda _: None,
     on_grouping: OnGrouping = lambda _: None,
-    on_wait: OnWait = lambda _: None,
+    on_wait: Waiting = lambda _: None,
 ) -> Verified:
     """Compare, and with `repair` add what is missing to the targets.
 
@@ -169,7 +169,7 @@ def _needed(log: LogReader, aggregate: AggregateConfig) -> Lsn:
     return end if of_target is None else min(end, of_target.applied_lsn)
 
 
-def _require_capture(source: SourceSnapshot, slot: str, log: LogReader, on_wait: OnWait) -> None:
+def _require_capture(source: SourceSnapshot, slot: str, log: LogReader, on_wait: Waiting) -> None:
     """Before the source is read, which may take long: the log gets there only if somebody reads
     the slot.
     """
@@ -188,7 +188,7 @@ def _require_capture(source: SourceSnapshot, slot: str, log: LogReader, on_wait:
         )
 
 
-def _wait_for_log(log: LogReader, lsn: Lsn, on_wait: OnWait) -> None:
+def _wait_for_log(log: LogReader, lsn: Lsn, on_wait: Waiting) -> None:
     what = f"capture, whose log has to reach {lsn}"
     if not _comes(lambda: log.end().lsn >= lsn, _CATCH_UP_S, what, on_wait):
         raise VerifyTimeout(
@@ -199,7 +199,7 @@ def _wait_for_log(log: LogReader, lsn: Lsn, on_wait: OnWait) -> None:
         )
 
 
-def _comes(done: Callable[[], bool], within_s: float, what: str, on_wait: OnWait) -> bool:
+def _comes(done: Callable[[], bool], within_s: float, what: str, on_wait: Waiting) -> bool:
     begun = time.monotonic()
     told = False
     while not done():
