@@ -545,6 +545,10 @@ class OldValuesMissing(PipelineError):
     table: TableName
 
 
+class QueryStopped(PipelineError):
+    """Somebody else has stopped a job's query."""
+
+
 class PartitionDiffers(PipelineError):
     """A partition's replica identity holds less than its root's, which the stream does not tell."""
 

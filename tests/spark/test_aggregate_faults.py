@@ -14,14 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.changelog.planning import Limit
-from penstock.errors import SourceUnavailable
+from penstock.errors import QueryStopped, SourceUnavailable
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
 from penstock.pipelines import staging
 from penstock.pipelines.job import Job
 from penstock.pipelines.spark_staging import stage
 from penstock.postgres.embedded import EmbeddedPostgres
-from penstock.spark.session import SparkFailed
 from support.database import Database
 from support.jobs import captured, caught_up, job
 from support.notify import (
@@ -285,7 +284,7 @@ def test_a_checkpoint_that_is_gone_or_old_or_of_a_query_that_was_stopped_makes_n
             # Not by the job. An earlier one may be listed for a moment longer than it runs.
             (query,) = (query for query in spark.streams.active if query.isActive)
             query.stop()
-            assert isinstance(running.failed(), SparkFailed)
+            assert isinstance(running.failed(), QueryStopped)
         assert not checkpoint.exists(), "nobody will ask what it says"
         work.work(5)
         with job(config, spark) as running:

@@ -28,7 +28,7 @@ from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
 from penstock.errors import (
     NotSeeded,
     PenstockError,
-    PipelineError,
+    QueryStopped,
     SeedingUnderWay,
     SourceError,
 )
@@ -434,7 +434,7 @@ class Job:
         if (error := query.exception()) is not None:
             raise original(error) or failed(error) from error
         if not is_active:
-            raise PipelineError(
+            raise QueryStopped(
                 "the query was stopped by somebody who uses the same Spark session",
                 remedy="Start the job again: it goes on where the targets are",
             )
