@@ -4,7 +4,7 @@ does for the log: there is one definition of what an expression gives.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -31,9 +31,10 @@ from penstock.spark.deltas import delta_schema
 from penstock.spark.errors import computing
 
 # What Spark gets at one go: long beside the start of a job, little memory, also if rows are large.
-_ROWS_AT_ONCE = 500_000
-_BYTES_AT_ONCE = 64 * 2**20
-_ROWS_IN_TASK = 150_000
+_ROWS_AT_ONCE = 1_000_000
+_BYTES_AT_ONCE = 32 * 2**20
+_ROWS_IN_TASK = 500_000
+_UNDER_WAY = 2
 # To add up equal rows, unless so many of a block are different.
 _WORTH_IT = 0.5
 
@@ -59,16 +60,16 @@ def grouped_by_spark(
     """All of a table, by portions; `on_more` is told how many rows each has. The session is a
     `prepared` one.
     """
-    # Spark computes one portion while the next is read.
-    with ThreadPoolExecutor(1, "computing") as pool:
-        under_way: Future[Truth] | None = None
+    # Spark computes portions while the next is read.
+    with ThreadPoolExecutor(_UNDER_WAY, "computing") as pool:
+        under_way: deque[Future[Truth]] = deque()
         for rows, portion in _portions(connection, bound, source, columns):
-            if under_way is not None:
-                yield under_way.result()
-            under_way = pool.submit(_computed, spark, bound, portion)
+            under_way.append(pool.submit(_computed, spark, bound, portion))
             on_more(rows)
-        if under_way is not None:
-            yield under_way.result()
+            if len(under_way) > _UNDER_WAY:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
 
 
 def _portions(
