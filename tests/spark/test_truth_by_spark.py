@@ -147,6 +147,51 @@ def test_columns_of_several_tables_are_read_as_what_they_are(
     assert by_server == {key[:-1]: amounts for key, amounts in by_tables[0].items()}
 
 
+def test_dimensions_that_are_columns_come_through_beside_computed_ones(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.2, M5.5: Spark sees a number for what it only hands on
+    database18.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+        "CREATE TABLE notifications (id int PRIMARY KEY, service uuid, status text, mood mood,"
+        " ratio double precision, at timestamp, price numeric(6,2), amount int)",
+    )
+    counts = declared(
+        dimensions={
+            **{name: name for name in ("service", "mood", "ratio", "at", "price")},
+            "again": "status",
+            "status": "status",
+            "first": "left(status, 1)",
+        },
+        filter="status <> 'hidden' OR status IS NULL",
+        measures={"count": "count", "sum": "sum(amount)"},
+    )
+    services = [f"md5('{n}')::uuid" for n in range(2)]
+    rows = [
+        f"({number}, {services[number % 2]}, {status}, {mood}, {ratio}, {at}, {price}, {amount})"
+        for number, (status, mood, ratio, at, price, amount) in enumerate(
+            [
+                *[("'sent'", "'sad'", "0", "'2026-01-01 10:00'", "1.50", "1")] * 4,
+                # Spark takes them for one; so does what is read of the tables.
+                ("'sent'", "'sad'", "'-0'", "'2026-01-01 10:00'", "1.5", "2"),
+                ("'sent'", "NULL", "'NaN'", "NULL", "NULL", "NULL"),
+                ("NULL", "'glad'", "NULL", "'2026-01-01 10:00'", "-1", "3"),
+                ("''", "'glad'", "0.1", "'0001-01-01'", "0", "4"),
+                ("'hidden'", "'glad'", "0.1", "NULL", "0", "5"),
+                ("'sent'", "'sad'", "0", "'infinity'", "1.50", "1"),
+            ],
+            1,
+        )
+    ]
+    changes = f"INSERT INTO notifications VALUES {', '.join(rows)}"
+    by_tables, by_log = both(database18, tmp_path, spark, counts, changes)
+    assert by_tables == by_log
+    found, left_out = by_tables
+    assert sum(count for count, _ in found.values()) == 8
+    assert sum(amount for _, amount in found.values()) == 1 * 4 + 2 + 3 + 4
+    assert {key[5:] for key in found} == {("sent", "sent", "s"), (None,) * 3, ("", "", "")}
+    assert left_out == {"public.notifications: a at that Spark cannot hold": 1}
+
+
 def test_a_row_larger_than_what_is_read_at_once_counts(
     database18: Database, spark: SparkSession
 ) -> None:  # M5.5

@@ -1,4 +1,4 @@
-"""Columns of all rows of a table, as text, in the blocks in which COPY sends them."""
+"""Columns of rows of a table, as text, in the blocks in which COPY sends them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ import pyarrow as pa
 from psycopg import sql
 from pyarrow import csv
 
-from penstock.names import TableName
-from penstock.pipelines.source_rows import rows_of
 from penstock.postgres.copying import copied_blocks
-from penstock.postgres.failures import translated
 
 
 def copied_rows(
-    connection: psycopg.Connection[Any], table: TableName, columns: Sequence[str]
+    connection: psycopg.Connection[Any],
+    rows: sql.Composable,
+    columns: Sequence[str],
+    condition: sql.Composable,
 ) -> Iterator[pa.RecordBatch]:
-    selected = sql.SQL(", ").join(map(sql.Identifier, columns))
-    statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(
-        selected, rows_of(connection, table)
+    statement = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
+        sql.SQL(", ").join(map(sql.Identifier, columns)), rows, condition
     )
     names = [str(number) for number in range(len(columns))]
-    with (
-        translated(f"read the rows of {table}"),
-        connection.cursor() as cursor,
-        cursor.copy(statement),
-    ):
+    with connection.cursor() as cursor, cursor.copy(statement):
         for block in copied_blocks(connection.pgconn):
             yield from _parsed(block, names).to_batches()
 

@@ -15,9 +15,10 @@ from penstock.declarations import AggregateSource
 from penstock.decode.columns import Mask, column_as, texts_of
 from penstock.decode.types import Kind, ValueType
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
+from penstock.pipelines.source_rows import OnRows, Truth, columns_of, reasons, rows_of
 from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
+from penstock.postgres.packing import PRINTED
 
 # Equal values of these are always printed alike, so that grouping by them and by their text is one.
 _PRINTED_ALIKE = """
@@ -37,17 +38,17 @@ def grouped_by_postgres(
     connection: psycopg.Connection[Any],
     bound: Bound,
     source: AggregateSource,
-    columns: dict[str, str],
     on_more: OnRows,
 ) -> Truth:
     """All of a table; `on_more` is told how many rows they are."""
+    columns = columns_of(connection, source, bound)
     alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
-    keys = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.keys}
-    sums = {each.name: sql.Identifier(columns[each.name]) for each in bound.summed.sums}
+    keys = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.keys}
+    sums = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.sums}
     # A numeric with a precision may be NaN. An integer may not, and costs nothing more.
     special = [each.name for each in bound.summed.sums if each.kind.kind is Kind.DECIMAL]
     counts = _without_special([sums[name] for name in special])
-    groups = [key if columns[name] in alike else _printed(key) for name, key in keys.items()]
+    groups = [key if columns[name].name in alike else _printed(key) for name, key in keys.items()]
     statement = sql.SQL("SELECT {selected} FROM {table} GROUP BY {groups}").format(
         selected=sql.SQL(", ").join(
             [
@@ -79,8 +80,7 @@ def grouped_by_postgres(
 
 
 def _printed(column: sql.Composable) -> sql.Composable:
-    """As the log has it: a cast to text takes blanks off a char(n), and adds a mask to an inet."""
-    return sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END").format(column)
+    return sql.SQL(PRINTED).format(column)
 
 
 # The log's reader leaves a row out that has a value which Spark cannot hold; so do we.

@@ -1,4 +1,4 @@
-"""Where a dimension is an expression, a source's rows are copied out and Spark groups them, as it
+"""Where a dimension is an expression, a source's rows are read out and Spark groups them, as it
 does for the log: there is one definition of what an expression gives.
 """
 
@@ -16,19 +16,15 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from penstock.declarations import AggregateSource
-from penstock.decode.columns import column_as, texts_of
-from penstock.decode.deltas import AGGREGATE, NOTE, ROWS, Input, WantedDeltas, signed, summed_up
-from penstock.decode.types import Kind
+from penstock.decode.deltas import ROWS, signed, summed_up
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.copied_rows import copied_rows
 from penstock.pipelines.expressions_checked import require_computable
-from penstock.pipelines.grouping import batches, computed, grouped
+from penstock.pipelines.grouped_rows import grouped_rows
 from penstock.pipelines.meaning import with_meaning
+from penstock.pipelines.source_columns import Rows, rows_in_columns
 from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
 from penstock.postgres.failures import translated
-from penstock.spark.deltas import delta_schema
-from penstock.spark.errors import computing
 
 # What Spark gets at one go: long beside the start of a job, little memory, also if rows are large.
 _ROWS_AT_ONCE = 1_000_000
@@ -53,7 +49,6 @@ def grouped_by_spark(
     connection: psycopg.Connection[Any],
     bound: Bound,
     source: AggregateSource,
-    columns: dict[str, str],
     spark: SparkSession,
     on_more: OnRows,
 ) -> Iterator[Truth]:
@@ -63,7 +58,7 @@ def grouped_by_spark(
     # Spark computes portions while the next is read.
     with ThreadPoolExecutor(_UNDER_WAY, "computing") as pool:
         under_way: deque[Future[Truth]] = deque()
-        for rows, portion in _portions(connection, bound, source, columns):
+        for rows, portion in _portions(connection, bound, source):
             under_way.append(pool.submit(_computed, spark, bound, portion))
             on_more(rows)
             if len(under_way) > _UNDER_WAY:
@@ -76,28 +71,27 @@ def _portions(
     connection: psycopg.Connection[Any],
     bound: Bound,
     source: AggregateSource,
-    columns: dict[str, str],
 ) -> Iterator[tuple[int, Truth]]:
     """How many rows were read since the last time, and what they add, for Spark to group."""
-    if not columns:
+    if not bound.summed.inputs:
         yield from _alike(connection, source.table)
         return
-    rows = 0
+    count = 0
     waiting: list[pa.Table] = []
     left_out: Counter[str] = Counter()
     add_up = summed_up
-    for copied in copied_rows(connection, source.table, list(columns.values())):
-        rows += copied.num_rows
-        deltas, bad = _deltas(bound, source.table, copied, add_up)
+    for rows in rows_in_columns(connection, bound, source):
+        count += rows.count
+        deltas, bad = _deltas(bound, rows, add_up)
         waiting.append(deltas)
         left_out.update(bad)
-        if len(deltas) > copied.num_rows * _WORTH_IT:
+        if len(deltas) > rows.count * _WORTH_IT:
             add_up = signed  # hardly two rows are equal: Spark adds them up
         if _is_enough(waiting):
-            yield rows, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
-            rows, waiting, left_out = 0, [], Counter()
+            yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+            count, waiting, left_out = 0, [], Counter()
     if waiting:
-        yield rows, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+        yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
 
 
 def _is_enough(waiting: list[pa.Table]) -> bool:
@@ -106,7 +100,7 @@ def _is_enough(waiting: list[pa.Table]) -> bool:
 
 
 def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, Truth]]:
-    """Where no column is read: COPY would send lines of nothing."""
+    """Where no column is read: there would be nothing to pack."""
     statement = sql.SQL("SELECT count(*) FROM {}").format(rows_of(connection, table))
     with translated(f"count the rows of {table}"):
         (rows,) = connection.execute(statement).fetchone() or (0,)
@@ -115,32 +109,17 @@ def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tu
 
 
 def _deltas(
-    bound: Bound, table: TableName, copied: pa.RecordBatch, add_up: Callable[..., pa.Table]
+    bound: Bound, rows: Rows, add_up: Callable[..., pa.Table]
 ) -> tuple[pa.Table, dict[str, int]]:
     """What rows add, and how many of them do not for a value of a column."""
     left_out: dict[str, int] = {}
-    arrays: dict[Input, pa.Array] = {}
-    good = np.ones(copied.num_rows, bool)
-    for each, texts in zip(bound.summed.inputs, copied.columns, strict=True):
-        if each.kind.kind is Kind.TEXT:
-            arrays[each] = texts
-            continue
-        arrays[each], bad = column_as(texts_of(texts), bound.given[table][each.name], each.kind)
+    good = np.ones(rows.count, bool)
+    for each, bad in rows.bad.items():
         left_out[each.name] = int(np.count_nonzero(good & bad))
         good &= ~bad
-    sign = pa.array(np.ones(copied.num_rows, np.int64))
-    return add_up(bound.summed, arrays, sign, good), left_out
+    sign = pa.array(np.ones(rows.count, np.int64))
+    return add_up(bound.summed, rows.arrays, sign, good), left_out
 
 
 def _computed(spark: SparkSession, bound: Bound, portion: Truth) -> Truth:
-    deltas = portion.sums
-    numbered = deltas.append_column(AGGREGATE, pa.array(np.zeros(len(deltas), np.int32)))
-    noted = numbered.append_column(NOTE, pa.nulls(len(deltas), pa.string()))
-    # Said and not guessed: a moment without a time zone would become one of the session's.
-    schema = delta_schema(WantedDeltas((bound.summed,)))
-    frame = spark.createDataFrame(noted.select(schema.names).combine_chunks(), schema)
-    rows = grouped(computed(frame, [bound]), [bound])
-    with computing():
-        result = rows.toArrow()
-    (batch,) = batches(result, [bound])
-    return Truth(batch.sums, portion.skipped)
+    return Truth(grouped_rows(spark, bound, portion.sums), portion.skipped)

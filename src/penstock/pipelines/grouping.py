@@ -93,13 +93,18 @@ def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
         name: as_text(rows[_key(ordinal, number)])
         for number, name in enumerate(bound.config.dimensions)
     }
+    return Batch(pa.table(dimensions | measures_of(rows, bound)), changes, notes)
+
+
+def measures_of(rows: pa.Table, bound: Bound) -> dict[str, pa.ChunkedArray]:
+    """From the sums of columns."""
     inputs = {each.name: each for each in bound.summed.sums}
     measures = {}
     for name in bound.config.measures:
         column = bound.config.summed_by(name)
         # A group of nothing but NULLs adds nothing.
         measures[name] = pc.fill_null(rows[ROWS if column is None else sum_name(inputs[column])], 0)
-    return Batch(pa.table(dimensions | measures), changes, notes)
+    return measures
 
 
 def _key(ordinal: int, number: int) -> str:
@@ -108,19 +113,19 @@ def _key(ordinal: int, number: int) -> str:
 
 def _dimension(bound: Bound, ordinal: int, expression: str) -> str:
     return (
-        f"CASE WHEN {AGGREGATE} = {ordinal} AND {NOTE} IS NULL THEN {_over(bound, expression)} END"
+        f"CASE WHEN {AGGREGATE} = {ordinal} AND {NOTE} IS NULL THEN {over(bound, expression)} END"
     )
 
 
 def _filter(aggregates: Sequence[Bound]) -> str:
     cases = [
-        f"WHEN {AGGREGATE} = {ordinal} THEN {_over(bound, bound.config.filter)}"
+        f"WHEN {AGGREGATE} = {ordinal} THEN {over(bound, bound.config.filter)}"
         for ordinal, bound in enumerate(aggregates)
         if bound.config.filter
     ]
     return f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END"
 
 
-def _over(bound: Bound, expression: str) -> str:
+def over(bound: Bound, expression: str) -> str:
     """In brackets, over the columns as the source names them."""
     return in_brackets(renamed(expression, {each.name: each.key for each in bound.summed.keys}))

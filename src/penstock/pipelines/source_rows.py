@@ -15,6 +15,8 @@ from penstock.declarations import AggregateSource
 from penstock.decode.deltas import cannot_hold
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
+from penstock.pipelines.inputs import input_column
+from penstock.postgres.tables import Column, read_tables
 
 # Rows read so far, or more of them.
 OnRows = Callable[[int], None]
@@ -32,20 +34,11 @@ class Truth:
 
 def columns_of(
     connection: psycopg.Connection[Any], source: AggregateSource, bound: Bound
-) -> dict[str, str]:
-    """The table's own name for each column that is read."""
-    existing = {
-        name
-        for (name,) in connection.execute(
-            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
-            " AND NOT attisdropped",
-            [source.table.sql],
-        )
-    }
-    return {
-        each.name: next(name for name in source.names(each.name) if name in existing)
-        for each in bound.summed.inputs
-    }
+) -> dict[str, Column]:
+    """The table's own column for each that is read."""
+    table = read_tables(connection, [source.table])[source.table]
+    found = {each.name: input_column(source, table, each.name) for each in bound.summed.inputs}
+    return {name: column for name, column in found.items() if column is not None}
 
 
 def rows_of(connection: psycopg.Connection[Any], table: TableName) -> sql.Composable:

@@ -1,6 +1,6 @@
 """What an aggregate should be, by the source's own tables at one snapshot.
 
-Where all dimensions are columns, Postgres groups. Else the columns that are needed are copied out
+Where all dimensions are columns, Postgres groups. Else the columns that are needed are read out
 and Spark computes the expressions, as it does for the log: there is one definition of them.
 """
 
@@ -18,7 +18,7 @@ from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouped_by_postgres import grouped_by_postgres, nothing
 from penstock.pipelines.grouped_by_spark import grouped_by_spark, prepared
 from penstock.pipelines.grouping_told import OnGrouping, told
-from penstock.pipelines.source_rows import OnRows, Truth, columns_of
+from penstock.pipelines.source_rows import OnRows, Truth
 
 
 def true_sums(
@@ -35,12 +35,11 @@ def true_sums(
     for source in bound.config.sources:
         if "insert" not in source.rules:
             continue
-        columns = columns_of(connection, source, bound)
         if session is None:
             with told(connection, source.table, on_grouping):
-                parts.append(grouped_by_postgres(connection, bound, source, columns, on_more))
+                parts.append(grouped_by_postgres(connection, bound, source, on_more))
         else:
-            parts += grouped_by_spark(connection, bound, source, columns, session, on_more)
+            parts += grouped_by_spark(connection, bound, source, session, on_more)
     sums = [nothing(bound), *(part.sums for part in parts)]
     return Truth(
         pa.concat_tables(sums, promote_options="permissive"),

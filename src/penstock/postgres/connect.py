@@ -61,7 +61,8 @@ def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
     if extra := parameters.pop("options", None):
         before = given.get("options") or os.environ.get("PGOPTIONS", "")
         parameters["options"] = f"{before} {extra}".strip()
-    merged = {**_defaults(given), **given, **parameters}
+    # Of a database that does not say what its text is, psycopg would give bytes.
+    merged = {**_defaults(given), **given, "client_encoding": "utf8", **parameters}
     try:
         connection = psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:

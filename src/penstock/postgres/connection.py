@@ -80,10 +80,7 @@ class ReplicationConnection(Closing):
             **VALUE_SETTINGS,
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        # Names of tables and columns are read as UTF-8, whatever the database uses.
-        self._connection = connect(
-            dsn, replication="database", client_encoding="utf8", options=options
-        )
+        self._connection = connect(dsn, replication="database", options=options)
         self._connection.add_notice_handler(self._notice)
         self._pgconn = self._connection.pgconn
         self._publication = ""

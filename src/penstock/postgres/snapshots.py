@@ -52,7 +52,7 @@ def snapshot(
     settings = {**VALUE_SETTINGS, "row_security": "off"}
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     # There is nothing to commit, and a server that is gone by then has told all.
-    with closing(connect_unlimited(dsn, client_encoding="utf8", options=options)) as reading:
+    with closing(connect_unlimited(dsn, options=options)) as reading:
         with (
             connect(dsn) as observer,
             connect_unlimited(dsn, replication="database") as exporting,

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.decode.deltas import summed_up
 from penstock.pipelines import grouped_by_spark
 from penstock.pipelines.binding import bind, types_of
-from penstock.pipelines.copied_rows import copied_rows
 from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.source_columns import rows_in_columns
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.snapshots import snapshot
@@ -93,7 +93,7 @@ def test_keys_are_written_as_the_log_writes_them(
     assert len(sums) == 2
 
 
-def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None:  # M5.5
+def test_rows_are_read_out_as_the_log_has_them(database18: Database) -> None:  # M5.5
     """For expressions, which Spark computes."""
     database18.run(
         "CREATE TABLE notifications (id int, padded char(3), word text, flag bool, at timestamptz,"
@@ -114,9 +114,9 @@ def test_rows_are_copied_out_as_the_log_has_them(database18: Database) -> None: 
     with snapshot(database18.dsn()) as source:
         (table,) = (each.table for each in config.sources)
         bound = bind(config, types_of(read_tables(source.connection, [table])), source.lsn)
-        columns = [each.name for each in bound.summed.inputs]
-        (copied,) = copied_rows(source.connection, table, columns)
-        summed, left_out = grouped_by_spark._deltas(bound, table, copied, summed_up)
+        (counted,) = config.sources
+        (read,) = rows_in_columns(source.connection, bound, counted)
+        summed, left_out = grouped_by_spark._deltas(bound, read, summed_up)
     rows = [
         {name.split(" ")[0]: value for name, value in row.items()} for row in summed.to_pylist()
     ]
@@ -146,7 +146,7 @@ def test_where_no_column_is_read_the_server_counts(database18: Database) -> None
             (table,) = config.sources
             types = types_of(read_tables(source.connection, [table.table]))
             bound = bind(config, types, source.lsn)
-            found = grouped_by_spark._portions(source.connection, bound, table, {})
+            found = grouped_by_spark._portions(source.connection, bound, table)
             return [(rows, part.sums.to_pylist()) for rows, part in found]
 
     assert portions() == []

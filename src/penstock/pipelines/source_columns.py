@@ -1,0 +1,105 @@
+"""What an aggregate reads of all rows of a table, as columns: packed by the server, or copied.
+
+Copied are columns of which one value may be as large as all others (documents, arrays), and pages
+that turn out to hold such: then all of it is never in memory at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.declarations import AggregateSource
+from penstock.decode.columns import Mask, column_as, texts_of
+from penstock.decode.deltas import Input
+from penstock.decode.packed import packed_column
+from penstock.decode.types import ValueType
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.copied_rows import copied_rows
+from penstock.pipelines.source_rows import columns_of, rows_of
+from penstock.postgres.failures import translated
+from penstock.postgres.packing import Packed, Packing, form_of, page_ranges
+from penstock.postgres.tables import Column
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What is read, the table's column for it, and its type there."""
+
+    input: Input
+    column: Column
+    given: ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    count: int
+    arrays: Mapping[Input, pa.Array]
+    # Which of them have a value that its type cannot hold.
+    bad: Mapping[Input, Mask]
+
+
+def rows_in_columns(
+    connection: psycopg.Connection[Any], bound: Bound, source: AggregateSource
+) -> Iterator[Rows]:
+    """All of a table."""
+    table = source.table
+    with translated(f"read the rows of {table}"):
+        rows = rows_of(connection, table)
+        columns = _columns(connection, bound, source)
+        forms = [form for each in columns if (form := form_of(each.column.base)) is not None]
+        ranges = page_ranges(connection, table) if len(forms) == len(columns) else []
+        if not ranges:
+            yield from _copied(connection, rows, columns, sql.SQL("true"))
+            return
+        names = [each.column.name for each in columns]
+        packing = Packing(connection, rows, list(zip(names, forms, strict=True)))
+        for pages in ranges:
+            packed = packing.packed(pages)
+            if packed is None:
+                yield from _copied(connection, rows, columns, pages)
+            elif packed[0]:
+                yield _unpacked(*packed, columns)
+
+
+def _columns(
+    connection: psycopg.Connection[Any], bound: Bound, source: AggregateSource
+) -> list[_Column]:
+    given, found = bound.given[source.table], columns_of(connection, source, bound)
+    return [_Column(i, found[i.name], given[i.name]) for i in bound.summed.inputs]
+
+
+def _copied(
+    connection: psycopg.Connection[Any],
+    rows: sql.Composable,
+    columns: Sequence[_Column],
+    condition: sql.Composable,
+) -> Iterator[Rows]:
+    names = [each.column.name for each in columns]
+    for batch in copied_rows(connection, rows, names, condition):
+        found = {
+            each.input: column_as(texts_of(texts), each.given, each.input.kind)
+            for each, texts in zip(columns, batch.columns, strict=True)
+        }
+        yield _rows(batch.num_rows, found)
+
+
+def _unpacked(count: int, packed: Sequence[Packed], columns: Sequence[_Column]) -> Rows:
+    found = {}
+    for each, values in zip(columns, packed, strict=True):
+        array, bad = packed_column(values, each.given, count)
+        found[each.input] = array.cast(each.input.kind.arrow), bad
+    return _rows(count, found)
+
+
+def _rows(count: int, found: Mapping[Input, tuple[pa.Array, Mask]]) -> Rows:
+    return Rows(
+        count,
+        {each: array for each, (array, _) in found.items()},
+        {each: bad for each, (_, bad) in found.items()},
+    )

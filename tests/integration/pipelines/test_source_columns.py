@@ -1,0 +1,338 @@
+"""Columns of all rows of a table: packed by the server they are what they are when they are copied,
+value by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from penstock.decode.types import Kind
+from penstock.pipelines import source_columns
+from penstock.pipelines.binding import bind, types_of
+from penstock.pipelines.copied_rows import copied_rows
+from penstock.pipelines.source_columns import Rows, rows_in_columns
+from penstock.postgres import packing
+from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.postgres.snapshots import Snapshot, keep_as_they_were, snapshot
+from penstock.postgres.tables import read_tables
+from support.database import Database
+from support.targets import declared
+
+# By type: values that are usual, and those at its ends.
+VALUES: dict[str, Sequence[str]] = {
+    "bool": ("t", "f"),
+    "int2": ("0", "-1", "32767", "-32768"),
+    "int4": ("0", "-1", "2147483647", "-2147483648"),
+    "int8": ("0", "9223372036854775807", "-9223372036854775808"),
+    "oid": ("0", "4294967295"),
+    "xid": ("0", "4294967295"),
+    "float4": ("0", "-0", "0.1", "NaN", "Infinity", "-Infinity", "1e-45", "3.4028235e38"),
+    "float8": ("0", "-0", "0.1", "NaN", "Infinity", "5e-324", "1.7976931348623157e308"),
+    "numeric(10,2)": ("0", "-1.50", "99999999.99", "NaN"),
+    "numeric(3,-2)": ("100", "99900"),
+    "text": ("", "a", 'quo"te,\n\\N', "\u00e9\U0001f600", "NULL", " ", "x" * 70),
+    "varchar(5)": ("", "ab", "abcde"),
+    "char(3)": ("", "a", "abc"),
+    '"char"': ("", "x"),
+    "name": ("n", "\u00e9"),
+    "bytea": ("\\x", "\\x00ff", "\\x" + "ab" * 40),
+    "uuid": ("00000000-0000-0000-0000-000000000000", "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"),
+    "date": (
+        *("2026-01-01", "0001-01-01", "9999-12-31", "10000-01-01", "0001-12-31 BC"),
+        *("infinity", "-infinity", "1969-12-31", "4713-01-01 BC", "5874897-12-31"),
+    ),
+    "timestamp": (
+        *("2026-01-01 12:00", "0001-01-01 00:00", "9999-12-31 23:59:59.999999", "-infinity"),
+        *("10000-01-01", "0001-12-31 23:59:59.999999 BC", "infinity", "1969-12-31 23:59:59.9"),
+        "294276-12-31 23:59:59.999999",
+    ),
+    "timestamptz": (
+        *("2026-01-01 12:00+02", "0001-01-01 00:00+00", "9999-12-31 23:59:59.999999+00"),
+        *("10000-01-01+00", "10000-01-01 00:30+01", "0001-01-01 00:00+01", "infinity", "-infinity"),
+    ),
+    "timestamptz(0)": ("2026-01-01 12:00:00.5+00",),
+    "time": ("12:00", "24:00", "00:00:00.000001"),
+    "interval": ("1 day", "24:00", "-1 year"),
+    "inet": ("192.168.1.1", "::1/64"),
+    "mood": ("sad", "a b"),
+    "word": ("", "domain"),
+    "price": ("1.50", "NaN"),
+    "feeling": ("sad",),
+    "moment": ("2026-01-01 12:00+02", "infinity"),
+}
+COLUMNS = [f"c{number}" for number in range(len(VALUES))]
+# Without a look at all columns at once, which a table of all types would need.
+RARE = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+row = st.tuples(*(st.none() | st.sampled_from(values) for values in VALUES.values()))
+
+
+@pytest.fixture
+def every_type(database: Database) -> Database:
+    typed = ", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, VALUES, strict=True))
+    database.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'a b')",
+        "CREATE DOMAIN word AS text",
+        "CREATE DOMAIN price AS numeric(10,2)",
+        "CREATE DOMAIN moment AS timestamptz",
+        "CREATE DOMAIN feeling AS mood",
+        f"CREATE TABLE notifications ({typed})",
+    )
+    return database
+
+
+def insert(database: Database, rows: Sequence[Sequence[str | None]]) -> None:
+    with (
+        database.connect() as connection,
+        connection.cursor() as cursor,
+        cursor.copy("COPY notifications FROM STDIN") as copy,
+    ):
+        for each in rows:
+            copy.write_row(each)
+
+
+def read(source: Snapshot, *columns: str) -> Iterator[Rows]:
+    config = declared(dimensions=list(columns))
+    tables = [each.table for each in config.sources]
+    keep_as_they_were(source.connection, tables)
+    bound = bind(config, types_of(read_tables(source.connection, tables)), source.lsn)
+    yield from rows_in_columns(source.connection, bound, config.sources[0])
+
+
+def values(rows: Sequence[Rows]) -> list[tuple[Any, ...]]:
+    """Of each row its values, as Arrow prints them, and which of them are bad."""
+    found = []
+    for each in rows:
+        columns: list[Sequence[Any]] = []
+        for key, array in each.arrays.items():
+            assert array.type == key.kind.arrow
+            array.validate(full=True)
+            is_float = key.kind.kind in (Kind.REAL, Kind.DOUBLE)
+            columns.append((array.cast(pa.string()) if is_float else array).to_pylist())
+            columns.append(each.bad[key].tolist())
+        found += list(zip(*columns, strict=True))
+    return sorted(found, key=repr)
+
+
+def packed_and_copied(
+    database: Database, *columns: str
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    with snapshot(database.dsn()) as source, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(source_columns, "copied_rows", None)
+        packed = values(list(read(source, *columns)))
+        patched.undo()
+        patched.setattr(source_columns, "page_ranges", lambda *_: [])
+        return packed, values(list(read(source, *columns)))
+
+
+def test_values_of_every_type_are_packed_as_they_are_copied(every_type: Database) -> None:
+    """# M4.6, M5.5: those that a type cannot hold, too."""
+    width = max(map(len, VALUES.values()))
+    rows = [
+        tuple(each[number] if number < len(each) else None for each in VALUES.values())
+        for number in range(width + 1)
+    ]
+    insert(every_type, rows)
+    packed, copied = packed_and_copied(every_type, *COLUMNS)
+    assert len(packed) == len(rows)
+    assert packed == copied
+    assert any(True in each[1::2] for each in packed)
+
+
+@RARE
+@given(rows=st.lists(row, max_size=20))
+def test_any_rows_are_packed_as_they_are_copied(
+    every_type: Database, rows: list[tuple[str | None, ...]]
+) -> None:  # M4.6, M5.5
+    every_type.run("TRUNCATE notifications")
+    insert(every_type, rows)
+    packed, copied = packed_and_copied(every_type, *COLUMNS)
+    assert len(packed) == len(rows)
+    assert packed == copied
+
+
+def test_rows_come_once_whatever_pages_and_partitions_they_are_in(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    """Partitions of other sizes, an empty one, and one below another."""
+    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 8)
+    database.run(
+        "CREATE TABLE notifications (id int, status text) PARTITION BY RANGE (id)",
+        "CREATE TABLE few PARTITION OF notifications FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE many PARTITION OF notifications FOR VALUES FROM (10) TO (10000)"
+        " PARTITION BY RANGE (id)",
+        "CREATE TABLE more PARTITION OF many FOR VALUES FROM (10) TO (9000)",
+        "CREATE TABLE none PARTITION OF many FOR VALUES FROM (9000) TO (10000)",
+        "INSERT INTO notifications SELECT n, n::text FROM generate_series(0, 8999) AS n",
+        # Pages without a row, and pages with a few.
+        "DELETE FROM notifications WHERE id BETWEEN 3000 AND 6000 AND id % 997 > 0",
+    )
+    with snapshot(database.dsn()) as source:
+        found = list(read(source, "id", "status"))
+    assert len(found) > 5
+    ids = [each for each, _, status, _ in values(found) if str(each) == status]
+    assert sorted(ids) == [n for n in range(9000) if not 3000 <= n <= 6000 or n % 997 == 0]
+
+
+@pytest.mark.parametrize(
+    "partitioned", ["", " PARTITION BY RANGE (id)"], ids=["a table", "without a partition"]
+)
+def test_a_table_without_rows_has_none(database18: Database, partitioned: str) -> None:  # M5.5
+    database18.run(f"CREATE TABLE notifications (id int, status text){partitioned}")
+    with snapshot(database18.dsn()) as source:
+        assert list(read(source, "id", "status")) == []
+
+
+def test_rows_of_tables_that_inherit_are_not_among_them(database18: Database) -> None:  # M5.5
+    database18.run(
+        "CREATE TABLE notifications (id int)",
+        "CREATE TABLE more () INHERITS (notifications)",
+        "INSERT INTO notifications VALUES (1)",
+        "INSERT INTO more VALUES (2)",
+    )
+    assert packed_and_copied(database18, "id") == ([(1, False)], [(1, False)])
+
+
+def test_what_happens_after_the_snapshot_is_not_among_them(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5
+    """Rows move to other pages, vacuum looks at those they were in, and pages are added."""
+    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 3)
+    database.run(
+        "CREATE TABLE notifications (id int, status text)",
+        "INSERT INTO notifications SELECT n, repeat('x', 100) FROM generate_series(1, 2000) AS n",
+    )
+    with snapshot(database.dsn()) as source:
+        reading = read(source, "id", "status")
+        first = next(reading)
+        database.run(
+            "UPDATE notifications SET status = 'changed' WHERE id % 2 = 0",
+            "DELETE FROM notifications WHERE id % 3 = 0",
+            "INSERT INTO notifications SELECT n, 'new' FROM generate_series(3000, 9000) AS n",
+            "VACUUM notifications",
+        )
+        found = values([first, *reading])
+    assert sorted(found) == [(n, False, "x" * 100, False) for n in range(1, 2001)]
+
+
+def test_values_that_are_large_together_are_copied(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: of a range that is packed all is in memory at once
+    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 1)
+    database18.run(
+        "CREATE TABLE notifications (id int, body text)",
+        "INSERT INTO notifications SELECT n, repeat('y', 90) FROM generate_series(1, 500) AS n",
+        # Stored in a few hundred bytes each.
+        "INSERT INTO notifications SELECT n, repeat('x', 30000) FROM generate_series(501, 530) n",
+        "INSERT INTO notifications SELECT n, repeat('z', 2048) FROM generate_series(531, 900) AS n",
+    )
+    copied: list[str] = []
+
+    def copying(connection: Any, rows: Any, columns: Any, pages: sql.Composable) -> Any:
+        copied.append(pages.as_string())
+        return copied_rows(connection, rows, columns, pages)
+
+    monkeypatch.setattr(source_columns, "copied_rows", copying)
+    with snapshot(database18.dsn()) as source:
+        found = values(list(read(source, "id", "body")))
+    assert [each for each, *_ in sorted(found)] == list(range(1, 901))
+    assert {len(body) for _, _, body, _ in found} == {90, 2_048, 30_000}
+    # The pages that have them, and no others.
+    holding = database18.rows(
+        "SELECT DISTINCT (ctid::text::point)[0] FROM notifications WHERE length(body) > 2048"
+    )
+    assert sorted(each.split("'")[1] for each in copied) == sorted(
+        f"({page:.0f},0)" for (page,) in holding
+    )
+
+
+def test_columns_of_documents_and_arrays_are_copied(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: how large they are shows only when they are printed
+    monkeypatch.setattr(source_columns, "Packing", None)
+    database18.run(
+        "CREATE TABLE notifications (id int, doc jsonb)",
+        """INSERT INTO notifications VALUES (1, '{"a": 1}')""",
+    )
+    config = declared(dimensions={"kind": "get_json_object(doc, '$.a')", "id": "id"})
+    with snapshot(database18.dsn()) as source:
+        tables = [each.table for each in config.sources]
+        bound = bind(config, types_of(read_tables(source.connection, tables)), source.lsn)
+        found = list(rows_in_columns(source.connection, bound, config.sources[0]))
+    assert values(found) == [('{"a": 1}', False, 1, False)]
+
+
+def test_a_column_that_should_not_be_null_and_is(database18: Database) -> None:  # M4.6
+    """The catalog says NOT NULL of a column whose rows nobody has looked at."""
+    database18.run(
+        "CREATE TABLE notifications (id int, status text)",
+        "INSERT INTO notifications VALUES (1, 'a'), (NULL, 'b'), (3, NULL), (4, 'd')",
+        "ALTER TABLE notifications ADD CONSTRAINT has_id NOT NULL id NOT VALID",
+    )
+    packed, copied = packed_and_copied(database18, "id", "status")
+    assert packed == copied
+    assert (None, False, "b", False) in packed
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "EUC_JP", "SQL_ASCII"])
+def test_text_of_other_encodings_is_read_as_it_is(
+    server18: EmbeddedPostgres, encoding: str
+) -> None:  # M4.6
+    """Where letters take one byte that take two or three here."""
+    name = f"encoded_{encoding.lower()}"
+    text = "h\u00e9llo" if encoding != "EUC_JP" else "\u65e5\u672c"
+    with psycopg.connect(server18.dsn(), autocommit=True) as admin:
+        admin.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0".encode()
+        )
+        try:
+            database = Database(server18, name)
+            with psycopg.connect(database.dsn(), client_encoding="utf8") as connection:
+                connection.execute(
+                    "CREATE TABLE notifications (id int, status text, padded char(7), at date)"
+                )
+                connection.execute(
+                    "INSERT INTO notifications VALUES (1, %s, %s, '2026-01-01'),"
+                    " (2, 'a', 'b', 'infinity')",
+                    [text, text],
+                )
+            packed, copied = packed_and_copied(database, "id", "status", "padded", "at")
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    assert packed == copied
+    assert packed[0][2] == text
+
+
+def test_a_range_of_pages_is_found_without_a_look_at_the_others(
+    database: Database,
+) -> None:  # M5.5: else the time to read a table would grow with the square of its size
+    database.run(
+        "CREATE TABLE notifications (id int, status text) WITH (autovacuum_enabled = false)",
+        "INSERT INTO notifications SELECT n, n::text FROM generate_series(1, 10000) AS n",
+        f"ALTER DATABASE {database.name} SET enable_tidscan = off",
+    )
+    with snapshot(database.dsn()) as source, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(packing, "_PAGES_AT_ONCE", 5)
+        statements: list[str] = []
+        execute = source.connection.execute
+
+        def explained(statement: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(statement, sql.Composed) and "ctid" in statement.as_string():
+                plan = execute(sql.SQL("EXPLAIN ") + statement).fetchall()
+                statements.append("\n".join(line for (line,) in plan))
+            return execute(statement, *arguments, **options)
+
+        patched.setattr(source.connection, "execute", explained)
+        rows = list(read(source, "id", "status"))
+    assert len(statements) == len(rows) > 5
+    assert all("Tid Range Scan" in plan for plan in statements)
+    assert not any("Seq Scan" in plan or "Gather" in plan for plan in statements)
