@@ -184,8 +184,11 @@ def sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator
         )
     elif under != table.name:
         yield (
-            f"{sent} name of {under}, of which it is a partition",
-            f'Name "{under}" in sources, and in tables in [source], instead of "{table.name}"',
+            f"{sent} name of {under}, which is published too and of which it is a partition",
+            (
+                f'Name "{under}" in sources, and in tables in [source], instead of "{table.name}", '
+                "with a filter if only some of its rows are to count"
+            ),
         )
 
 
