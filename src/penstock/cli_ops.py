@@ -67,13 +67,15 @@ def teardown(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the slot, which releases its WAL, and the publication if Penstock made it."""
+    """Drop the slot, which releases its WAL, and the publication if Penstock made it and no other
+    slot may read it.
+    """
     progress = present.Progress(stderr if as_json else stdout, "dropping")
     with errors_as_json(as_json):
         plan = run_teardown(
             configuration.load(config), dry_run=dry_run, force=force, on_step=progress.step
         )
-    _show(plan, dry_run=dry_run, as_json=as_json, nothing="Nothing to do: all is gone.")
+    _show(plan, dry_run=dry_run, as_json=as_json, nothing="Nothing to do.")
 
 
 def _show(plan: Plan, *, dry_run: bool, as_json: bool, nothing: str) -> None:

@@ -197,6 +197,60 @@ def test_every_kind_of_replica_identity_gives_what_group_by_gives(
     }
 
 
+# By column: its type in one table and in the other, and values that both have.
+MIXED = {
+    "size": ("real", "double precision", "0.1", "-0.0", "'NaN'", "'Infinity'", "1e-40", "16777217"),
+    "price": ("numeric(10,2)", "numeric(10,4)", "1.50", "-99.99", "12345.67"),
+    "amount": ("integer", "numeric(9,2)", "7", "-7", "0"),
+    "number": ("oid", "smallint", "0", "32767"),
+    "code": ("char(3)", "char(5)", "'a'", "'a b'", "''"),
+    "flags": ("bit(3)", "bit varying(5)", "'101'", "'000'"),
+    "at": ("timestamp(0)", "timestamp(3)", "'2026-01-01 12:00:00'"),
+    "name": ("varchar(5)", "text", "'a  '", "'a'", "''"),
+}
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_columns_of_two_types_are_counted_in_one_that_keeps_them(
+    database18: Database, tmp_path: Path, spark: SparkSession, computed: bool
+) -> None:  # M4.6, M5.2, M5.5, M5.6
+    for place, table in enumerate(("one", "other")):
+        typed = ", ".join(f"{name} {kinds[place]}" for name, kinds in MIXED.items())
+        database18.run(f"CREATE TABLE {table} (id bigserial PRIMARY KEY, {typed})")
+    rows = [
+        f"INSERT INTO {table} ({name}) VALUES ({value})"
+        for table in ("one", "other")
+        for name, (_, _, *values) in MIXED.items()
+        for value in values
+    ]
+    database18.run(*rows, "INSERT INTO other (size, price) VALUES (0.1::real, 1.0001)")
+    # With an expression among them, Spark reads the rows too, and not the server alone.
+    dimensions = {**{name: name for name in MIXED}, **({"never": "id < 0"} if computed else {})}
+    declared: dict[str, Any] = {
+        "name": "mixed",
+        "sources": ["one", "other"],
+        "dimensions": dimensions,
+        "targets": [{"table": f"by_{name}", "dimensions": [name]} for name in MIXED],
+    }
+    tables = [{"name": name, "replica_identity": "full"} for name in ("one", "other")]
+    config = config_of(database18, tmp_path / "log", tables, declared)
+
+    def differing(name: str) -> list[Any]:
+        both = f"SELECT {name} FROM one UNION ALL SELECT {name} FROM other"
+        truth = f"SELECT {name}, count(*) FROM ({both}) AS b GROUP BY 1"
+        seen = f"SELECT {name}, count FROM by_{name} WHERE count <> 0"
+        return database18.rows(f"({seen} EXCEPT {truth}) UNION ALL ({truth} EXCEPT {seen})")
+
+    with captured(config), job(config, spark) as running:
+        caught_up(database18, running)
+        for changes in ((), (*rows, *rows), ("DELETE FROM one", "UPDATE other SET size = size")):
+            database18.run(*changes)
+            caught_up(database18, running)
+            assert {name: differing(name) for name in MIXED} == {name: [] for name in MIXED}
+            assert verify(config, config.aggregate[0], lambda: spark).differences == ()
+    assert database18.value("SELECT count(*) FROM penstock.parked") == 0
+
+
 def test_partitions_that_are_published_by_themselves_are_tables_like_others(
     database18: Database, tmp_path: Path, spark: SparkSession
 ) -> None:  # M4.6

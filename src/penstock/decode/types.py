@@ -6,7 +6,7 @@ Postgres prints it: that is never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -116,6 +116,25 @@ class ValueType:
 
 
 TEXT = ValueType(Kind.TEXT)
+
+
+def common_type(kinds: Sequence[ValueType]) -> ValueType | None:
+    """The type that holds the values of all; None: they do not go together.
+
+    A text holds everything, but nobody could tell any more what was a number and what a text.
+    """
+    texts = [kind.kind is Kind.TEXT for kind in kinds]
+    if all(texts) or not any(texts):
+        for kind in kinds:
+            if all(kind.holds(other) for other in kinds):
+                return kind
+    if any(kind.kind is not Kind.DECIMAL and kind.kind not in _INTEGERS for kind in kinds):
+        return None
+    # The most digits before the point may be one's and the most behind it another's.
+    scale = max(kind.scale for kind in kinds)
+    whole = max(_DIGITS.get(kind.kind, kind.precision - kind.scale) for kind in kinds)
+    return ValueType(Kind.DECIMAL, whole + scale, scale) if whole + scale <= MAX_PRECISION else None
+
 
 _NAMED = {
     "bool": Kind.BOOLEAN,

@@ -91,7 +91,7 @@ def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
     yield from _connections(gathered, facts)
     yield from check_wal2json(facts.server, gathered.wal2json)
     yield from check_tables(config, facts)
-    yield from check_publication(source, facts)
+    yield from check_publication(config, facts)
     yield from check_slot_facts(source, facts)
     yield from check_aggregates(config, facts, gathered.destinations, gathered.log_id)
     yield from check_expressions(gathered.expressions)

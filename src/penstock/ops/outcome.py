@@ -35,9 +35,10 @@ def after_setup(
             except PenstockError:  # it has a finding of its own
                 continue
     after = tables_after(facts.tables, changes)
+    published = {name: table for name, table in after.items() if table.publishable}
     publication = facts.publications.get(config.source.publication)
     generated = sends_generated(config, after, facts.server.major)
-    return after, publication_after(config.source, publication, after, generated)
+    return after, publication_after(config.source, publication, published, generated)
 
 
 def identity_changes(table: TableFacts, choice: str) -> Iterator[tuple[TableFacts, Wanted]]:
@@ -77,20 +78,30 @@ def sends_generated(config: Config, after: Mapping[TableName, TableFacts], major
     )
 
 
+def unpublished(
+    publication: PublicationFacts, tables: Mapping[TableName, TableFacts]
+) -> list[TableFacts]:
+    """Tables that set-up adds to a publication, whoever made it."""
+    return [table for table in tables.values() if publication.entry(table) is None]
+
+
 def publication_after(
     source: SourceConfig,
     publication: PublicationFacts | None,
     tables: Mapping[TableName, TableFacts],
     generated: bool,
 ) -> PublicationFacts:
-    if publication is not None and publication.ours:
+    if publication is not None:
+        # A root that is added takes over the names of its partitions: what is added counts too.
+        added = [PublishedTable(table.name) for table in unpublished(publication, tables)]
+        extended = replace(publication, tables=(*publication.tables, *added))
+        if not publication.ours:
+            return extended
         return replace(
-            publication,
+            extended,
             generated_columns=publication.generated_columns or generated,
             via_root=publication.via_root or any(table.partitioned for table in tables.values()),
         )
-    if publication is not None:
-        return publication
     return PublicationFacts(
         name=source.publication,
         owner="",

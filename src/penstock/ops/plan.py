@@ -8,7 +8,6 @@ then on, and changes older than the publication could not be decoded with it).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from penstock.config import Config, SourceConfig
 from penstock.errors import (
@@ -29,6 +28,7 @@ from penstock.ops.outcome import (
     publication_after,
     sends_generated,
     tables_after,
+    unpublished,
 )
 from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.steps import Plan, Step
@@ -67,8 +67,8 @@ def plan_setup(
     ]
     after = tables_after(tables, identities)
     generated = sends_generated(config, after, facts.server.major)
-    _check_writes(after, publication, facts, generated)
     published = publication_after(source, publication, tables, generated)
+    _check_writes(after, published, facts)
     aggregates = plan_aggregates(config, facts, after, published, destinations)
     grants = list(_capture_role_steps(facts, heartbeats=config.heartbeat.interval_min > 0))
     for hidden in hidden_rows(config.aggregate, facts):
@@ -91,6 +91,7 @@ def plan_setup(
     notes = (
         *(_identity_note(table, wanted) for table, wanted in identities if wanted.kind == "full"),
         *_publication_notes(publication, tables),
+        *_name_notes(published, tables),
         *_slot_notes(source, facts),
         *aggregates.notes,
     )
@@ -134,29 +135,12 @@ def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
 
 
 def _check_writes(
-    after: dict[TableName, TableFacts],
-    publication: PublicationFacts | None,
-    facts: SourceFacts,
-    generated: bool,
+    after: dict[TableName, TableFacts], published: PublicationFacts, facts: SourceFacts
 ) -> None:
-    """Refuse what would make the application's own UPDATE and DELETE fail."""
-    for publication_facts in facts.publications.values():
-        ours = publication is not None and publication_facts.name == publication.name
-        # Set-up switches the option on in a publication of its own.
-        mended = replace(
-            publication_facts,
-            generated_columns=publication_facts.generated_columns
-            or (generated and ours and publication_facts.ours),
-        )
-        for table in after.values():
-            for one in (table, *table.leaves):
-                for what, fix in write_breakers(one, mended, facts.server.major):
-                    raise UnsafeIdentity(
-                        f'publication "{mended.name}" and table {one.name} do not fit: {what}, so '
-                        "the application's UPDATE and DELETE would fail",
-                        remedy=f"Run: {fix}",
-                        table=one.name,
-                    )
+    """Refuse what would make the application's own UPDATE and DELETE fail.
+
+    `after` and `published`, our publication, are as set-up will leave them.
+    """
     for table in after.values():
         for one in (table, *table.leaves):
             virtual = one.generated("virtual")
@@ -171,6 +155,16 @@ def _check_writes(
                     ),
                     table=one.name,
                 )
+    for publication in {**facts.publications, published.name: published}.values():
+        for table in after.values():
+            for one in (table, *table.leaves):
+                for what, fix in write_breakers(one, publication, facts.server.major):
+                    raise UnsafeIdentity(
+                        f'publication "{publication.name}" and table {one.name} do not fit: '
+                        f"{what}, so the application's UPDATE and DELETE would fail",
+                        remedy=f"Run: {fix}",
+                        table=one.name,
+                    )
 
 
 def _identity_step(table: TableFacts, wanted: Wanted) -> Step:
@@ -222,8 +216,7 @@ def _publication_steps(
             ),
         )
         return
-    missing = [table for table in tables.values() if publication.entry(table) is None]
-    if missing:
+    if missing := unpublished(publication, tables):
         added = ", ".join(listed(table) for table in missing)
         yield Step(
             f'{counted(len(missing), "table")} more in publication "{source.publication}"',
@@ -290,7 +283,7 @@ def _check_privileges(
         if not role.can_create:
             fixes[f"GRANT CREATE ON DATABASE {quote(facts.server.database)} TO {me}"] = None
     else:
-        added = [table for table in facts.tables.values() if publication.entry(table) is None]
+        added = unpublished(publication, facts.tables)
         must_own += added
         if added and not publication.owned:
             what = f"PUBLICATION {quote(publication.name)}"
@@ -336,12 +329,23 @@ def _publication_notes(
             f'publication "{publication.name}" does not publish {", ".join(missing)}: '
             f"ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')"
         )
-    roots = [str(table.name) for table in tables.values() if table.partitioned]
-    if roots and not publication.via_root and not publication.ours:
+
+
+def _name_notes(published: PublicationFacts, tables: dict[TableName, TableFacts]) -> Iterator[str]:
+    """Tables that are not found in the log by their own name; an aggregate of one is refused. Also
+    partitions that others may have published.
+    """
+    leaves = {leaf.name: leaf for table in tables.values() for leaf in table.leaves}
+    held = {each.name: leaves[each.name] for each in published.tables if each.name in leaves}
+    under = {name: published.sent_under(table) for name, table in {**tables, **held}.items()}
+    if roots := [str(name) for name, sent in under.items() if sent is None]:
         yield (
-            f"changes of {', '.join(roots)} come under the names of the partitions: "
-            f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
+            f"changes of {', '.join(roots)} come under the names of the partitions: ALTER "
+            f"PUBLICATION {quote(published.name)} SET (publish_via_partition_root = true)"
         )
+    for name, sent in under.items():
+        if sent not in (None, name):
+            yield f"changes of {name} come under the name of {sent}, of which it is a partition"
 
 
 def _filters(held: PublishedTable) -> str:

@@ -1,6 +1,10 @@
-"""Tear-down: the slot first, so that its WAL is released, then the publication if we made it."""
+"""Tear-down: the slot first, so that its WAL is released, then the publication if we made it and
+no other slot may read it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from penstock.config import Config
 from penstock.names import quote
@@ -10,10 +14,18 @@ from penstock.ops.setup import OnStep, connect_for_setup
 from penstock.ops.steps import Plan, Step
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.postgres.failures import translated
-from penstock.postgres.slots import check_kind, drop_slot, drop_sql
+from penstock.postgres.slots import (
+    PLUGIN,
+    SlotFacts,
+    check_kind,
+    drop_slot,
+    drop_sql,
+    read_other_slots,
+)
 
 
-def plan_teardown(config: Config, facts: SourceFacts) -> Plan:
+def plan_teardown(config: Config, facts: SourceFacts, others: Sequence[SlotFacts] = ()) -> Plan:
+    """`others` are the other slots of the database."""
     source = config.source
     steps, notes = [], []
     if facts.slot is not None:
@@ -23,13 +35,19 @@ def plan_teardown(config: Config, facts: SourceFacts) -> Plan:
         steps.append(Step(title, (drop_sql(source.slot),), kind="drop slot"))
     publication = facts.publications.get(source.publication)
     drop = f"DROP PUBLICATION {quote(source.publication)}"
-    if publication is not None and publication.ours:
-        steps.append(Step(f'publication "{source.publication}"', (drop,)))
-    elif publication is not None:
+    about = f'publication "{source.publication}"'
+    readers = [_spelled(other) for other in others if _may_read_publications(other)]
+    if publication is not None and not publication.ours:
+        notes.append(f"{about} was not made by Penstock and is kept; {drop} removes it")
+    elif publication is not None and readers:
         notes.append(
-            f'publication "{source.publication}" was not made by Penstock and is kept; '
-            f"{drop} removes it"
+            f"{about} is kept, for another slot of this database may read it: "
+            f"{', '.join(readers)}. Without it that slot would lose changes for good. When none "
+            f"needs it any more, {drop} removes it, and so does `penstock teardown` when they are "
+            "gone"
         )
+    elif publication is not None:
+        steps.append(Step(about, (drop,)))
     notes.append("replica identities are left as they are, for others may rely on them")
     if config.aggregate:
         names = ", ".join(str(t.table) for one in config.aggregate for t in one.targets)
@@ -38,6 +56,19 @@ def plan_teardown(config: Config, facts: SourceFacts) -> Plan:
             "them yourself if nobody needs the counts"
         )
     return Plan(tuple(steps), tuple(notes))
+
+
+def _may_read_publications(slot: SlotFacts) -> bool:
+    """Which ones, the server knows only while somebody reads, and tells nobody: so it may be ours.
+
+    Other plugins have no publications, and a slot that the server gave up is never read again.
+    """
+    return slot.plugin == PLUGIN and slot.invalidation is None
+
+
+def _spelled(slot: SlotFacts) -> str:
+    reader = f"read by process {slot.active_pid}" if slot.active_pid is not None else "at rest"
+    return f'"{slot.name}" ({reader})'
 
 
 def teardown(
@@ -50,7 +81,10 @@ def teardown(
     """Drop what is there and return it; with `force` the slot's reader is terminated first."""
     with connect_for_setup(config.source) as connection:
         capture_user = capture_role_name(config.source, connection)
-        plan = plan_teardown(config, read_facts(connection, config.source, capture_user))
+        facts = read_facts(connection, config.source, capture_user)
+        with translated("read the server's replication slots"):
+            others = read_other_slots(connection, config.source.slot)
+        plan = plan_teardown(config, facts, others)
         if not dry_run:
             for step in plan.steps:
                 on_step(step)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.decode.deltas import Input, Summed, SummedSource
-from penstock.decode.types import TEXT, Kind, ValueType, named_type
+from penstock.decode.types import Kind, ValueType, common_type
 from penstock.errors import SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.names import TableName
-from penstock.postgres.tables import Column, TableFacts
+from penstock.pipelines.inputs import value_type
+from penstock.postgres.tables import TableFacts
 
 # What can be added up exactly.
 _SUMMABLE = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT, Kind.DECIMAL)
@@ -39,17 +40,11 @@ class Bound:
 
 
 def types_of(tables: Mapping[TableName, TableFacts]) -> Types:
-    """As the log will give them: of a domain the base type, without the domain's modifier."""
+    """As the log will give them."""
     return {
-        name: {column.name: _value_type(column) for column in table.columns}
+        name: {column.name: value_type(column) for column in table.columns}
         for name, table in tables.items()
     }
-
-
-def _value_type(column: Column) -> ValueType:
-    if not column.base.builtin:
-        return TEXT
-    return named_type(column.base.name, -1 if column.is_domain else column.base.modifier)
 
 
 def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
@@ -115,12 +110,9 @@ def _kind(source: AggregateSource, name: str, types: Types) -> ValueType:
 
 
 def _common(aggregate: str, name: str, kinds: list[ValueType]) -> ValueType:
-    """One type for a column that several tables have: the one that holds all of them."""
-    for kind in kinds:
-        if all(kind.holds(other) for other in kinds) and kind.kind is not Kind.TEXT:
-            return kind
-    if all(kind.kind is Kind.TEXT for kind in kinds):
-        return kinds[0]
+    """One type for a column that several tables have; set-up has looked, but types change."""
+    if (found := common_type(kinds)) is not None:
+        return found
     raise SchemaMismatch(
         f"column {name} of aggregate {aggregate} has types that do not go together: "
         f"{', '.join(str(kind) for kind in dict.fromkeys(kinds))}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.declarations import AggregateConfig, AggregateSource
+from penstock.decode.types import TEXT, Kind, ValueType, common_type, named_type
 from penstock.errors import InputUnfit, PenstockError
 from penstock.names import TableName, quote
 from penstock.postgres.column_types import BaseType
@@ -48,6 +49,13 @@ def input_types(
         input_column(source, table, name) for source, table in counting_sources(aggregate, tables)
     )
     return tuple(dict.fromkeys(column.base for column in columns if column is not None))
+
+
+def value_type(column: Column) -> ValueType:
+    """As the log will give it: of a domain the base type, without the domain's modifier."""
+    if not column.base.builtin:
+        return TEXT
+    return named_type(column.base.name, -1 if column.is_domain else column.base.modifier)
 
 
 def reads_generated(aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts]) -> bool:
@@ -94,6 +102,38 @@ def input_errors(
                 *(_not_grouped(column) if _is_dimension(aggregate, name) else ()),
             ):
                 yield InputUnfit(f"{about}, {what}", remedy=remedy, **facts)
+    for name in aggregate.inputs:
+        yield from _not_together(aggregate, tables, name)
+
+
+def _not_together(
+    aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts], name: str
+) -> Iterator[InputUnfit]:
+    """Types in several tables that are not read as one; what is wrong with each is told before."""
+    found = {
+        table.name: column
+        for source, table in counting_sources(aggregate, tables)
+        if (column := input_column(source, table, name)) is not None
+    }
+    if not found:
+        return
+    common = common_type([value_type(column) for column in found.values()])
+    summed = name in aggregate.summed and all(map(can_sum, found.values()))
+    if common is None:
+        problem = "do not go together"
+    elif summed and common.kind is Kind.DECIMAL and common.precision > MAX_SUMMED_PRECISION:
+        problem = f"have more than {MAX_SUMMED_PRECISION} digits together, too many for sums"
+    else:
+        return
+    types = " and ".join(f"{column.type} in {table}" for table, column in found.items())
+    yield InputUnfit(
+        f"aggregate {aggregate.name} reads column {name}, which is {types}: these {problem}",
+        remedy=(
+            "Give the columns one type (ALTER COLUMN … TYPE, which rewrites the table), or make "
+            "an aggregate for each"
+        ),
+        column=name,
+    )
 
 
 def _not_all_sent(
@@ -144,8 +184,11 @@ def sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator
         )
     elif under != table.name:
         yield (
-            f"{sent} name of {under}, of which it is a partition",
-            f'Name "{under}" in sources, and in tables in [source], instead of "{table.name}"',
+            f"{sent} name of {under}, which is published too and of which it is a partition",
+            (
+                f'Name "{under}" in sources, and in tables in [source], instead of "{table.name}", '
+                "with a filter if only some of its rows are to count"
+            ),
         )
 
 

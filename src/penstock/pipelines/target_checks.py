@@ -87,13 +87,14 @@ def _dimension(
     sources = target.sources(name, tables)
     if not keeps(column.base, sources):
         better = better_type(column.base, sources)
+        kind = better or "text"
+        expression = f", and write {target.as_text(name)}"
+        if better is not None:
+            expression = "; or make the dimension an expression that has such values"
         of = f" of {' and '.join(kind.sql for kind in sources)}" if sources else ""
         yield (
             f"column {name} is {column.type} and would change values{of} in silence",
-            (
-                f"{alter} {better} USING {quote(name)}::{better}; or make the dimension an "
-                "expression that has such values"
-            ),
+            f"{alter} {kind} USING {quote(name)}::{kind}{expression}",
         )
     elif not column.exact:
         yield (

@@ -22,8 +22,12 @@ _STRINGS = ("text", "varchar")
 _TYPED = frozenset(
     "bool int2 int4 int8 oid float4 float8 numeric bytea date timestamp timestamptz".split()
 )
-_TIMES = frozenset("timestamp timestamptz time".split())
+# With a larger modifier, these keep what is of a smaller one. Blanks at the end mean nothing to a
+# bpchar, so that some more are the same value.
+_WIDENED = frozenset("timestamp timestamptz time bpchar".split())
 _WHOLE = (*INTEGERS, "numeric")
+_BIGINT, _NUMERIC = BaseType("int8", "bigint"), BaseType("numeric", "numeric")
+_TEXT, _VARBIT = BaseType("text", "text"), BaseType("varbit", "bit varying")
 # By what Spark computes: in which types all of its values are, besides text.
 _STORES: dict[Kind, Sequence[str]] = {
     Kind.BOOLEAN: ("bool",),
@@ -46,12 +50,21 @@ def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
     types), or an expression (None)."""
     if not sources:
         return _keeps_any(column)
-    return all(keeps_column(column, given) for given in sources)
+    return all(keeps_column(column, given) for given in _as_counted(sources))
 
 
-def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> str:
-    """For a column that does not."""
-    return (common_type(sources) if sources else None) or unlimited(column)
+def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> str | None:
+    """For a column that does not; None: no type keeps the values of all sources."""
+    if not sources:
+        return unlimited(column)
+    found = common_type(sources)
+    return None if found is None else found.sql
+
+
+def _as_counted(sources: Sequence[BaseType]) -> list[BaseType]:
+    """Beside a double, a real is read as a real and counted as the double that it is."""
+    double = next((kind for kind in sources if kind.name == "float8"), None)
+    return [double if double and kind.name == "float4" else kind for kind in sources]
 
 
 def _keeps_any(column: BaseType) -> bool:
@@ -67,8 +80,10 @@ def keeps_column(column: BaseType, given: BaseType) -> bool:
     """Whether a column stores each value of another column's type as it is."""
     if column.name == given.name != "citext":
         return _keeps_same(column, given)
-    if given.name in INTEGERS:
+    if given.name in (*INTEGERS, "oid"):
         return column.name in INTEGERS or keeps_sum(column, given)
+    if given.name == "bit" and column.name == "varbit":
+        return True
     textual = given.name not in _TYPED and given.name != "bpchar"
     if given.name == "text" and _cuts_blanks(column):
         return False
@@ -80,7 +95,7 @@ def _keeps_same(column: BaseType, given: BaseType) -> bool:
         return 0 <= given.modifier <= column.modifier
     if column.modifier in (-1, given.modifier) or column.name not in _ROUNDING:
         return True
-    if column.name in _TIMES:
+    if column.name in _WIDENED:
         return column.modifier >= given.modifier >= 0
     if column.limits and given.limits:
         return column.limits[1] >= given.limits[1]
@@ -113,14 +128,28 @@ def unlimited(kind: BaseType) -> str:
     return others.get(kind.name) or re.sub(r"\(\d+(?:,-?\d+)?\)", "", kind.sql)
 
 
-def common_type(kinds: Sequence[BaseType]) -> str | None:
-    """A type for the values of columns in several tables; None: there is no obvious one."""
-    names = {kind.name for kind in kinds}
+def common_type(kinds: Sequence[BaseType]) -> BaseType | None:
+    """A type that keeps the values of columns in several tables; None: none does."""
+    found = _widest(kinds)
+    return found if keeps(found, kinds) else None
+
+
+def _widest(kinds: Sequence[BaseType]) -> BaseType:
+    first, names = kinds[0], {kind.name for kind in kinds}
     if len(kinds) == 1:
-        return kinds[0].sql
-    if len(names) == 1:
-        return unlimited(kinds[0])
+        return first
     if names <= set(INTEGERS):
-        return max(kinds, key=lambda kind: INTEGERS.index(kind.name)).sql
-    textual = all(kind.name in _STRINGS or kind.is_enum for kind in kinds)
-    return "text" if textual else None
+        return max(kinds, key=lambda kind: INTEGERS.index(kind.name))
+    if names <= {*INTEGERS, "oid"}:
+        return _BIGINT
+    if names <= {*INTEGERS, "oid", "numeric"}:
+        return _NUMERIC
+    if names == {"float4", "float8"}:
+        return next(kind for kind in kinds if kind.name == "float8")
+    if names == {"bpchar"}:
+        return next((k for k in kinds if k.modifier < 0), max(kinds, key=lambda k: k.modifier))
+    if names <= {"bit", "varbit"}:
+        return _VARBIT
+    if len(names) == 1 and first.builtin:
+        return BaseType(first.name, unlimited(first))
+    return _TEXT

@@ -39,6 +39,18 @@ class Target:
         column = self.aggregate.summed_by(measure)
         return (None,) if column is None else input_types(self.aggregate, tables, column)
 
+    def typed(self, dimension: str) -> str:
+        """As it is declared, with a type yet to be written."""
+        return self._declared(dimension, self.aggregate.dimensions[dimension].expression, "…")
+
+    def as_text(self, dimension: str) -> str:
+        """A declaration that any values have a place in, if Spark reads them as one type."""
+        expression = self.aggregate.dimensions[dimension].expression
+        return self._declared(dimension, f"cast({expression} as string)", "text")
+
+    def _declared(self, dimension: str, expression: str, kind: str) -> str:
+        return f'{dimension} = {{ expression = "{expression}", type = "{kind}" }}'
+
     def measure_type(self, measure: str) -> str:
         """Of the column that set-up makes for it."""
         return "bigint" if self.aggregate.summed_by(measure) is None else "numeric"
@@ -91,25 +103,25 @@ def _column_type(
     if declared is not None:
         _check_declared(target, name, declared, types[declared], sources)
         return declared
-    if sources and any(not kind.builtin for kind in sources) and elsewhere:
-        raise _untyped(target, name, f"is of type {sources[0].sql}, which this database lacks")
-    found = common_type(sources) if sources else None
+    if not sources:
+        raise _untyped(target, name, "is an expression")
+    found = common_type(sources)
     if found is None:
-        what = "is an expression" if sources is None else "has another type in each source"
-        raise _untyped(target, name, what)
-    return found
+        kinds = " and ".join(kind.sql for kind in sources)
+        what = f"is {kinds} in its sources, and no type keeps the values of all"
+        raise _untyped(target, name, what, f"Write {target.as_text(name)}")
+    if elsewhere and not found.builtin:
+        raise _untyped(target, name, f"is of type {found.sql}, which this database lacks")
+    return found.sql
 
 
-def _untyped(target: Target, name: str, what: str) -> ConfigMissingKey:
+def _untyped(target: Target, name: str, what: str, remedy: str | None = None) -> ConfigMissingKey:
     aggregate = target.aggregate
-    expression = aggregate.dimensions[name].expression
+    typed = f"{target.typed(name)} in [[aggregate]] {aggregate.name}"
     return ConfigMissingKey(
         f"target {target.table} of aggregate {aggregate.name} cannot be made: dimension {name} "
         f"{what}, so the type of its column is not known",
-        remedy=(
-            f'Give it a type, {name} = {{ expression = "{expression}", type = "…" }} in '
-            f"[[aggregate]] {aggregate.name}, or make the table yourself"
-        ),
+        remedy=remedy or f"Give it a type, {typed}, or make the table yourself",
         aggregate=aggregate.name,
         dimension=name,
     )
@@ -131,8 +143,11 @@ def _check_declared(
             **facts,
         )
     if not keeps(kind, sources):
+        better = better_type(kind, sources)
         raise ConfigInvalidValue(
             f"{about} would change values in silence",
-            remedy=f'Give it as type = "{better_type(kind, sources)}"',
+            remedy=f'Give it as type = "{better}"'
+            if better
+            else f"No type keeps the values of all sources. Write {target.as_text(name)}",
             **facts,
         )

@@ -76,12 +76,22 @@ def read_slot(connection: psycopg.Connection, name: str) -> SlotFacts | None:
     return None if row is None else _facts(row["slot"], row["application"], row["client"])
 
 
+def read_other_slots(connection: psycopg.Connection, name: str) -> list[SlotFacts]:
+    """All of this database but the one of that name."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_OTHER_SLOTS, [name]).fetchall()
+    return [_facts(row["slot"], row["application"], row["client"]) for row in rows]
+
+
 # to_jsonb, for its columns grew with every version.
-_SLOT = """
+_SLOTS = """
 SELECT to_jsonb(s) AS slot, a.application_name AS application, host(a.client_addr) AS client
   FROM pg_replication_slots AS s
   LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
- WHERE s.slot_name = %s
+"""
+_SLOT = f"{_SLOTS} WHERE s.slot_name = %s"
+_OTHER_SLOTS = f"""
+{_SLOTS} WHERE s.database = current_database() AND s.slot_name <> %s ORDER BY s.slot_name
 """
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InputUnfit, OldValuesMissing
+from penstock.errors import InputUnfit, OldValuesMissing, UnsafeIdentity
+from penstock.names import TableName
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import Finding
 from penstock.ops.setup import setup
+from penstock.pipelines.sources import read_sources
 from support.aggregates import NOTES, bad, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, slots
@@ -193,6 +195,94 @@ def test_a_partition_that_writes_less_than_its_root_is_found_and_mended(
     ran = mended(database, aggregate)
     assert ran == ["ALTER TABLE public.b REPLICA IDENTITY USING INDEX b_id_k_status_idx"]
     setup(config_with(database, aggregate))
+
+
+PARTED = (
+    "CREATE TABLE notes (id int, k int, status text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
+    "CREATE TABLE leaf PARTITION OF notes FOR VALUES IN (1)",
+    "ALTER TABLE notes REPLICA IDENTITY FULL",
+    "ALTER TABLE leaf REPLICA IDENTITY FULL",
+    "CREATE TABLE other (id int PRIMARY KEY)",
+)
+OF_ROOT = declared(dimensions=["status"])
+OF_LEAF = declared(name="of_leaf", sources=["leaf"], dimensions=["status"], targets=["leaf_stats"])
+VIA_ROOT = "WITH (publish_via_partition_root = true)"
+OURS = "COMMENT ON PUBLICATION penstock IS 'Made by Penstock'"
+UNDER_ROOT = r"counts rows of public\.leaf, whose .* under the name of public\.notes"
+BY_LEAVES = r"counts rows of public\.notes, whose .* under the names of its partitions"
+
+
+# M4.1, M4.6: what counts is the publication that set-up leaves, not the one that it finds.
+@pytest.mark.parametrize(
+    ("made", "tables", "aggregates", "words"),
+    [
+        # A leaf is published, and set-up would add its root.
+        ([f"leaf {VIA_ROOT}", OURS], ["notes", "leaf"], [OF_ROOT, OF_LEAF], UNDER_ROOT),
+        ([f"leaf {VIA_ROOT}"], ["notes", "leaf"], [OF_LEAF], UNDER_ROOT),
+        # One of ours would begin to publish roots.
+        (["leaf", OURS], ["leaf", "notes"], [OF_LEAF], UNDER_ROOT),
+        # Neither is, and both would be added.
+        ([f"other {VIA_ROOT}"], ["notes", "leaf"], [OF_LEAF, OF_ROOT], UNDER_ROOT),
+        # Where roots are not published, one that is added comes under the names of its leaves.
+        (["other"], ["notes"], [OF_ROOT], BY_LEAVES),
+        (["leaf"], ["notes"], [OF_ROOT], BY_LEAVES),
+        # The other way round, the leaf's root is there already.
+        ([f"notes {VIA_ROOT}", OURS], ["leaf"], [OF_LEAF], UNDER_ROOT),
+        # Nothing is there yet.
+        ([], ["leaf", "notes"], [OF_LEAF, OF_ROOT], UNDER_ROOT),
+    ],
+)
+def test_a_source_that_would_be_sent_under_another_name_is_refused_before_anything_is_made(
+    database18: Database,
+    made: list[str],
+    tables: list[str],
+    aggregates: list[dict[str, Any]],
+    words: str,
+) -> None:
+    database18.run(*PARTED)
+    if made:
+        database18.run(f"CREATE PUBLICATION penstock FOR TABLE {made[0]}", *made[1:])
+    published = "SELECT tablename FROM pg_publication_tables"
+    before = database18.rows(published)
+    config = config_with(database18, *aggregates, tables=tables)
+    for dry_run in (True, False):
+        with pytest.raises(InputUnfit, match=words) as caught:
+            setup(config, dry_run=dry_run)
+    assert slots(database18) == []
+    assert database18.rows(published) == before
+    told = [f for f in diagnose(config) if f.check == "aggregate_inputs" and f.level == "error"]
+    assert [(f.what, f.fix) for f in told] == [(caught.value.problem, caught.value.remedy)]
+
+
+def test_a_partition_that_nobody_counts_may_be_beside_its_root_and_is_told(
+    database: Database,
+) -> None:  # M4.6
+    database.run(*PARTED, f"CREATE PUBLICATION penstock FOR TABLE leaf {VIA_ROOT}", OURS)
+    note = "changes of public.leaf come under the name of public.notes, of which it is a partition"
+    for tables in (["notes"], ["notes", "leaf"]):
+        config = config_with(database, OF_ROOT, tables=tables)
+        assert note in setup(config).notes
+        assert read_sources(config).keys() == {TableName("public", "notes")}
+
+
+@on_18
+def test_a_table_that_does_not_fit_the_publication_it_would_be_added_to_is_refused(
+    database: Database,
+) -> None:  # M4.1
+    database.run(
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE TABLE notes (id int, g int GENERATED ALWAYS AS (id) STORED NOT NULL UNIQUE)",
+        "CREATE PUBLICATION penstock FOR TABLE other",
+    )
+    table = {"name": "notes", "replica_identity": "notes_g_key"}
+    config = config_with(database, declared(dimensions=["id"]), tables=[table])
+    with pytest.raises(UnsafeIdentity, match="generated columns that are not published") as caught:
+        setup(config)
+    assert slots(database) == []
+    (finding,) = [f for f in diagnose(config) if f.check == "application_writes"]
+    assert caught.value.remedy == f"Run: {finding.fix}"
+    database.run(finding.fix)
+    assert not [f for f in diagnose(config) if f.check == "application_writes"]
 
 
 def test_a_table_without_any_identity_is_refused_with_the_fix(database18: Database) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.config import Config
 from penstock.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -281,6 +283,118 @@ def test_a_sum_s_column_must_not_round(notes18: Database, kind: str, fits: bool)
     aggregate = declared(dimensions=["kind"], measures={"cost": "sum(price)"})
     found = bad(findings(notes18, aggregate))
     assert any("does not hold sums of numeric(10,4) exactly" in f.what for f in found) is not fits
+
+
+def two_tables(database: Database, first: str, second: str) -> None:
+    database.run(
+        "CREATE TYPE mood AS ENUM ('sad')",
+        *(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, c {kind})"
+            for table, kind in (("t", first), ("u", second))
+        ),
+    )
+
+
+def of_both(database: Database, dimension: Any = "c") -> Config:
+    sources = [{"name": name, "replica_identity": "full"} for name in ("t", "u")]
+    aggregate = declared(sources=["t", "u"], dimensions={"c": dimension})
+    return config_with(database, aggregate, tables=sources)
+
+
+# M4.1
+@pytest.mark.parametrize(
+    ("first", "second", "made"),
+    [
+        ("real", "double precision", "double precision"),
+        ("smallint", "bigint", "bigint"),
+        ("integer", "oid", "bigint"),
+        ("numeric(10,2)", "numeric(10,4)", "numeric"),
+        ("integer", "numeric(9,2)", "numeric"),
+        ("timestamp(0)", "timestamp(3)", "timestamp without time zone"),
+        ("time(0)", "time", "time without time zone"),
+        ("varchar(5)", "text", "text"),
+        ("mood", "text", "text"),
+        ("uuid", "text", "text"),
+        ("name", "varchar(5)", "text"),
+        ("char(3)", "char(5)", "character(5)"),
+        ("char(3)", "bpchar", "bpchar"),
+        ("bit(3)", "bit(5)", "bit varying"),
+    ],
+)
+def test_a_column_of_two_types_gets_one_that_is_accepted_and_advised(
+    database18: Database, first: str, second: str, made: str
+) -> None:
+    two_tables(database18, first, second)
+    setup(of_both(database18))
+    assert columns(database18, "stats")[0][1] == made
+    assert setup(of_both(database18)).steps == ()
+    # Of a table of their own the type that is advised is the same.
+    database18.run("DROP TABLE stats")
+    database18.run("CREATE TABLE stats (c boolean PRIMARY KEY, count int NOT NULL)")
+    with pytest.raises(TargetMismatch, match="would change values of") as caught:
+        setup(of_both(database18))
+    assert f"TYPE {made} USING c::{made};" in caught.value.remedy
+    database18.run("DROP TABLE stats")
+    with pytest.raises(ConfigError, match="would change values") as refused:
+        setup(of_both(database18, {"expression": "c", "type": "boolean"}))
+    assert refused.value.remedy == f'Give it as type = "{made}"'
+    setup(of_both(database18, {"expression": "c", "type": made}))
+
+
+@on_18
+@pytest.mark.parametrize(("first", "second"), [("char(3)", "text"), ("numeric(40,2)", "text")])
+def test_a_column_of_which_no_type_keeps_all_values_is_to_be_an_expression(
+    database: Database, first: str, second: str
+) -> None:
+    two_tables(database, first, second)
+    as_text = {"expression": "cast(c as string)", "type": "text"}
+    with pytest.raises(ConfigError, match="no type keeps the values of all") as caught:
+        setup(of_both(database))
+    assert 'Write c = { expression = "cast(c as string)", type = "text" }' in caught.value.remedy
+    for kind in (first, second):
+        with pytest.raises(ConfigError, match=r"No type keeps .* as string"):
+            setup(of_both(database, {"expression": "c", "type": kind}))
+    database.run("CREATE TABLE stats (c boolean PRIMARY KEY, count int NOT NULL)")
+    with pytest.raises(TargetMismatch) as mismatch:
+        setup(of_both(database))
+    assert "as string" in mismatch.value.remedy
+    database.run(mismatch.value.remedy.removeprefix("Run: ").split(", and")[0])
+    setup(of_both(database, as_text))
+
+
+# M4.1, M7.3: the job could not start, and the slot would hold back WAL.
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("date", "timestamp"),
+        ("timestamp", "timestamptz"),
+        ("integer", "text"),
+        ("real", "integer"),
+        ("numeric(38,0)", "numeric(38,38)"),
+        ("boolean", "text"),
+    ],
+)
+def test_types_that_the_job_cannot_read_as_one_are_refused_before_the_slot(
+    database18: Database, first: str, second: str
+) -> None:
+    two_tables(database18, first, second)
+    for dimension in ("c", {"expression": "cast(c as string)", "type": "text"}):
+        config = of_both(database18, dimension)
+        with pytest.raises(InputUnfit, match=r"in public\.u: these do not go together") as caught:
+            setup(config)
+        assert slots(database18) == []
+        (finding,) = [f for f in diagnose(config) if f.check == "aggregate_inputs"]
+        assert (finding.what, finding.fix) == (caught.value.problem, caught.value.remedy)
+
+
+def test_a_sum_over_two_types_needs_room_for_the_digits_of_both(database18: Database) -> None:
+    two_tables(database18, "numeric(28,0)", "numeric(10,4)")
+    given = of_both(database18).source.model_dump(mode="json", include={"tables"})
+    summed = declared(sources=["t", "u"], dimensions=["id"], measures={"a": "sum(c)"})
+    with pytest.raises(InputUnfit, match="more than 28 digits together"):
+        setup(config_with(database18, summed, **given))
+    database18.run("ALTER TABLE t ALTER c TYPE numeric(24,0)")
+    setup(config_with(database18, summed, **given))
 
 
 def test_domains_count_as_what_they_are_made_of(notes: Database) -> None:

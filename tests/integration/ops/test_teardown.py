@@ -69,6 +69,50 @@ def test_a_publication_that_is_not_ours_is_kept(database18: Database) -> None:
     assert any("was not made by Penstock" in note for note in plan.notes)
 
 
+# M4.1: without it, what the other slot has still to read would be lost for good.
+def test_a_publication_that_another_file_s_slot_may_read_stays_until_that_slot_is_gone(
+    made: Database, tmp_path: Path
+) -> None:
+    first, second = config_for(made), config_for(made, slot="second")
+    setup(second)
+    made.run("INSERT INTO orders VALUES (1)")
+    with reader(made, "second") as other:
+        (note,) = [n for n in teardown(first, dry_run=True).notes if "is kept" in n]
+        assert f'"second" (read by process {other.info.backend_pid})' in note
+    plan = teardown(first)
+    assert [step.kind for step in plan.steps] == ["drop slot"]
+    (note,) = [n for n in plan.notes if "is kept" in n]
+    assert '"second" (at rest)' in note
+    assert "DROP PUBLICATION penstock removes it" in note
+    assert (slots(made), publications(made)) == (["second"], 1)
+    # It reads all that came before.
+    changes = "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('second', NULL, NULL,"
+    changes += " 'proto_version', '1', 'publication_names', 'penstock')"
+    assert made.value(changes) > 0
+    # The command says so, and there is nothing wrong with that.
+    file = tmp_path / "penstock.toml"
+    file.write_text(f'[source]\ndsn = "{made.dsn()}"\ntables = ["orders"]\n')
+    command = penstock("teardown", "--config", str(file))
+    assert command.returncode == 0
+    assert 'publication "penstock" is kept' in command.stdout
+    teardown(second)
+    assert (slots(made), publications(made)) == ([], 0)
+
+
+def test_slots_of_other_databases_and_plugins_do_not_keep_it(database18: Database) -> None:
+    database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    setup(config_for(database18))
+    with Database(database18.server, "t_elsewhere") as elsewhere:
+        elsewhere.create_slot("elsewhere")
+        physical = "SELECT pg_create_physical_replication_slot('physical')"
+        database18.value(physical)
+        try:
+            teardown(config_for(database18))
+        finally:
+            database18.value("SELECT pg_drop_replication_slot('physical')::text")
+    assert publications(database18) == 0
+
+
 def test_a_slot_of_another_database_is_left_alone(database18: Database) -> None:
     with Database(database18.server, "t_elsewhere") as elsewhere:
         elsewhere.create_slot("foreign_slot")

@@ -334,6 +334,28 @@ def test_tear_down_keeps_a_publication_that_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize(
+    ("other", "kept"),
+    [
+        (slot(name="other"), True),
+        (slot(name="other", active_pid=7), True),
+        (slot(name="other", two_phase=True), True),
+        # It has no publications.
+        (slot(name="other", plugin="wal2json"), False),
+        # Nobody will ever read it.
+        (slot(name="other", invalidation="wal_removed"), False),
+    ],
+)
+def test_tear_down_keeps_a_publication_that_another_slot_may_read(other: Any, kept: bool) -> None:
+    plan = plan_teardown(config(), source(), [other])
+    drops = [step.sql for step in plan.steps]
+    assert drops == [
+        "SELECT pg_drop_replication_slot('penstock');",
+        *([] if kept else ["DROP PUBLICATION penstock;"]),
+    ]
+    assert any("another slot" in note and "DROP PUB" in note for note in plan.notes) is kept
+
+
+@pytest.mark.parametrize(
     ("facts", "error"),
     [(slot(plugin="wal2json"), SlotWrongPlugin), (slot(database="other"), SlotOtherDatabase)],
 )

@@ -150,5 +150,7 @@ def test_a_column_that_differs_between_sources_gets_a_type_for_both_or_needs_one
     one = Destination(SOURCE, ((held[0], "setup"),), NOWHERE)
     *_, made = target_steps([one], FACTS, facts(BaseType("int8", "bigint")), PUBLISHED)
     assert "status bigint" in made.sql
-    with pytest.raises(ConfigMissingKey, match="has another type in each source"):
+    with pytest.raises(ConfigMissingKey, match="no type keeps the values of all") as caught:
         list(target_steps([one], FACTS, facts(BaseType("text", "text")), PUBLISHED))
+    instead = '{ expression = "cast(status as string)", type = "text" }'
+    assert f"Write status = {instead}" in caught.value.remedy

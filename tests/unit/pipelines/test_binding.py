@@ -18,6 +18,10 @@ INTEGER, BIGINT, DOUBLE = (ValueType(kind) for kind in (Kind.INTEGER, Kind.BIGIN
 PRICE = ValueType(Kind.DECIMAL, 10, 2)
 
 
+def decimal(precision: int, scale: int) -> ValueType:
+    return ValueType(Kind.DECIMAL, precision, scale)
+
+
 def bound(types: dict[str, dict[str, ValueType]], **changes: Any) -> Any:
     given = {"name": "counts", "sources": ["t"], "dimensions": ["status"], "targets": ["stats"]}
     config = AggregateConfig.model_validate(given | changes)
@@ -44,6 +48,14 @@ def test_a_column_of_several_tables_gets_the_type_that_holds_all() -> None:  # M
     types = {"t": {"status": INTEGER}, "u": {"state": BIGINT}}
     sources = ["t", {"table": "u", "aliases": {"status": ["status", "state"]}}]
     assert bound(types, sources=sources).keys == (Input("status", BIGINT),)
+    prices = {"t": {"status": PRICE}, "u": {"state": BIGINT}}
+    # As many digits before the point as one has, and behind it as the other.
+    assert bound(prices, sources=sources).keys == (Input("status", decimal(21, 2)),)
+    prices["u"]["state"] = decimal(10, 4)
+    assert bound(prices, sources=sources).keys == (Input("status", decimal(12, 4)),)
+    prices["u"]["state"] = decimal(38, 37)
+    with pytest.raises(SchemaMismatch, match=r"decimal\(10,2\), decimal\(38,37\)"):
+        bound(prices, sources=sources)
     with pytest.raises(SchemaMismatch, match="integer, text"):
         bound({"t": {"status": INTEGER}, "u": {"state": TEXT}}, sources=sources)
 

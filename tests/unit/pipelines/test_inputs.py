@@ -118,7 +118,7 @@ def test_changes_that_come_under_another_name_cannot_be_counted() -> None:  # M4
     assert 'publication "penstock" sends under the names of its partitions' in text
     assert text.endswith("ALTER PUBLICATION penstock SET (publish_via_partition_root = true)")
     (text,) = errors(of_leaf, leaf, via_root)
-    assert "sends under the name of public.notes, of which it is a partition" in text
+    assert "sends under the name of public.notes, which is published too and of which" in text
     assert 'Name "public.notes" in sources' in text
     # It is not published yet: set-up will do so.
     assert errors(aggregate(), root, publication("other", via_root=False)) == []

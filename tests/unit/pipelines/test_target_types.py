@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import pytest
 
 from penstock.decode.types import Kind, ValueType
@@ -34,6 +36,9 @@ DATE = BaseType("date", "date")
 BIT = BaseType("bit", "bit(4)", 4)
 INTERVAL_0 = BaseType("interval", "interval(0)", 0x7FFF0000)
 FLOAT = BaseType("float8", "double precision")
+REAL = BaseType("float4", "real")
+VARBIT = BaseType("varbit", "bit varying")
+OID = BaseType("oid", "oid")
 STAMPTZ = BaseType("timestamptz", "timestamp with time zone")
 BOOL = BaseType("bool", "boolean")
 
@@ -62,6 +67,9 @@ BOOL = BaseType("bool", "boolean")
         (STAMP, STAMP_0),
         (STAMP_3, STAMP_0),
         (STAMP_0, STAMP_0),
+        (CHAR, BaseType("bpchar", "character(3)", 7)),  # blanks at the end mean nothing
+        (VARBIT, BIT),
+        (BIG, OID),
     ],
 )
 def test_these_are_kept(column: BaseType, given: BaseType) -> None:
@@ -89,6 +97,9 @@ def test_these_are_kept(column: BaseType, given: BaseType) -> None:
         (N10_2, N10_4, "numeric(10,4)"),
         (N5_MINUS_2, INT, "integer"),
         (FLOAT, INT, "integer"),
+        # 0.1 would be another number than the source's own 0.1::real::double precision.
+        (FLOAT, REAL, "real"),
+        (OID, INT, "integer"),  # there -1 is 4294967295
     ],
 )
 def test_these_would_change_and_something_better_is_known(
@@ -120,13 +131,63 @@ def test_other_types_keep_an_expression(column: BaseType) -> None:
     assert keeps(column, None)
 
 
-def test_a_type_for_several_tables_holds_the_values_of_all() -> None:
-    assert common_type([VARCHAR]) == "character varying(20)"
-    assert common_type([VARCHAR, TEXT]) == "text"
-    assert common_type([ENUM, VARCHAR]) == "text"
-    assert common_type([N10_2, N10_4]) == "numeric"
-    assert common_type([SMALL, BIG, INT]) == "big"
-    assert common_type([STAMP, DATE]) is None
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([VARCHAR], "character varying(20)"),
+        ([VARCHAR, TEXT], "text"),
+        ([ENUM, VARCHAR], "text"),
+        ([ENUM, OTHER_ENUM], "text"),
+        ([UUID, TEXT], "text"),
+        ([N10_2, N10_4], "numeric"),
+        ([INT, N10_2], "numeric"),
+        ([SMALL, BIG, INT], "big"),
+        ([INT, OID], "bigint"),
+        ([STAMP_0, STAMP_3], "timestamp without time zone"),
+        # A real is counted as the double that it is, where another table has doubles.
+        ([REAL, FLOAT], "double precision"),
+        ([CHAR, BaseType("bpchar", "character(3)", 7)], "character(5)"),
+        ([BIT, BaseType("bit", "bit(8)", 8)], "bit varying"),
+        ([STAMP, DATE], None),
+        ([CHAR, TEXT], None),
+        ([INT, TEXT], None),
+    ],
+)
+def test_a_type_for_several_tables_holds_the_values_of_all(
+    kinds: list[BaseType], expected: str | None
+) -> None:  # M4.1
+    found = common_type(kinds)
+    assert (found and found.sql) == expected
+
+
+EVERY = (
+    *(TEXT, VARCHAR, CHAR, NAME, ENUM, OTHER_ENUM, UUID, SMALL, INT, BIG, NUMERIC, N10_2, N10_4),
+    *(N5_MINUS_2, STAMP, STAMP_0, STAMP_3, STAMPTZ, DATE, BIT, VARBIT, FLOAT, REAL, BOOL, OID),
+    BaseType("varchar", "character varying"),
+    BaseType("varchar", "character varying(30)", 34),
+    BaseType("bpchar", "bpchar"),
+    BaseType("bpchar", "character(3)", 7),
+    BaseType("bit", "bit(8)", 8),
+    BaseType("char", '"char"'),
+    BaseType("kind", "other.kind", builtin=False, is_enum=True),
+    BaseType("numeric", "numeric(40,2)", 4 + (40 << 16 | 2)),
+    BaseType("bytea", "bytea"),
+    BaseType("inet", "inet"),
+    BaseType("time", "time without time zone"),
+    BaseType("time", "time(0) without time zone", 0),
+)
+
+
+def test_what_is_advised_is_accepted_for_every_pair_of_types() -> None:  # M4.1, M7.3
+    """Else the remedies would go in a circle."""
+    by_sql = {kind.sql: kind for kind in (*EVERY, BaseType("int8", "bigint"))}
+    pairs = [*combinations(EVERY, 2), *((kind,) for kind in EVERY)]
+    for column, sources in product((*EVERY, CITEXT, INTERVAL_0), [None, *pairs]):
+        better = better_type(column, sources)
+        if keeps(column, sources) or better is None:
+            continue
+        known = by_sql.get(better) or BaseType(better.split()[0], better)
+        assert keeps(known, sources), (column, sources, better)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def check_aggregates(
     publication = facts.publications.get(config.source.publication, published)
     for aggregate in config.aggregate:
         subject = f"aggregate {aggregate.name}"
-        unfit = list(_inputs(aggregate, facts, publication))
+        unfit = list(_inputs(aggregate, facts, publication, published))
         lacking = list(_old_values(aggregate, config, facts, after))
         yield from unfit
         yield from lacking
@@ -88,11 +88,19 @@ def check_expressions(
 
 
 def _inputs(
-    aggregate: AggregateConfig, facts: SourceFacts, publication: PublicationFacts
+    aggregate: AggregateConfig,
+    facts: SourceFacts,
+    publication: PublicationFacts,
+    published: PublicationFacts,
 ) -> Iterator[Finding]:
-    for error in input_errors(aggregate, facts.tables, publication, facts.server.major):
-        why = "It cannot be counted."
-        yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
+    """What is wrong now, and what set-up would refuse for what it would add to the publication."""
+    told: set[str] = set()
+    for each in (publication, published):
+        for error in input_errors(aggregate, facts.tables, each, facts.server.major):
+            if error.problem not in told:
+                why = "It cannot be counted."
+                yield from_error("aggregate_inputs", f"aggregate {aggregate.name}", error, why)
+            told.add(error.problem)
 
 
 def _reads(aggregate: AggregateConfig, facts: SourceFacts, subject: str) -> Iterator[Finding]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.config import SourceConfig
+from penstock.config import Config
 from penstock.errors import PublicationMissing
 from penstock.names import quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
+from penstock.ops.outcome import after_setup
 from penstock.ops.published_targets import narrowed_sql
 from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.tables import TableFacts
 
 
-def check_publication(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
+def check_publication(config: Config, facts: SourceFacts) -> Iterator[Finding]:
+    source = config.source
     publication = facts.publications.get(source.publication)
     subject = f"publication {source.publication}"
     if publication is None:
@@ -24,10 +26,15 @@ def check_publication(source: SourceConfig, facts: SourceFacts) -> Iterator[Find
     tables = [facts.tables[t.name] for t in source.tables if t.name in facts.tables]
     yield from _coverage(publication, tables, subject)
     yield from _operations(publication, subject)
+    _, after = after_setup(config, facts)
     for table in tables:
+        now: list[Finding] = []
         if (held := publication.entry(table)) is not None:
             yield from _filters(publication, held)
-            yield from _partitions(publication, table)
+            now = list(_partitions(publication, table))
+        # What set-up would add may take over the table's name.
+        later = [finding for finding in _partitions(after, table) if finding.level == "error"]
+        yield from dict.fromkeys((*now, *later))
     yield from _extra(publication, facts, subject)
 
 

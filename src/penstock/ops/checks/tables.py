@@ -12,9 +12,11 @@ from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import old_value_errors
+from penstock.ops.outcome import after_setup
 from penstock.ops.plan import existing_table
 from penstock.pipelines.old_values import known_old_values
 from penstock.postgres.identity import wanted_for_leaf, wanted_identity, write_breakers
+from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
 
 # By table or partition, what aggregates need of its old values and is not in the WAL now.
@@ -26,13 +28,14 @@ _SETUP = "Run `penstock setup`, or: "
 def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
     source = config.source
     lacking = _lacking(config, facts)
+    after, published = after_setup(config, facts)
     for configured in source.tables:
         try:
             table = existing_table(configured.name, facts)
         except PenstockError as error:
             yield from_error("table", str(configured.name), error, "It cannot be published.")
             continue
-        yield from _writes(table, facts)
+        yield from _writes(table, after[table.name], facts, published)
         yield from _identity(table, configured, lacking)
         yield from _leaves(table, configured, lacking)
         if table.primary_key is None:
@@ -51,18 +54,25 @@ def _lacking(config: Config, facts: SourceFacts) -> _Lacking:
     return found
 
 
-def _writes(table: TableFacts, facts: SourceFacts) -> Iterator[Finding]:
-    """What breaks the application, in any publication that holds the table."""
-    for publication in facts.publications.values():
-        for one in table.leaves or (table,):
+def _writes(
+    table: TableFacts, after: TableFacts, facts: SourceFacts, published: PublicationFacts
+) -> Iterator[Finding]:
+    """What breaks the application, in any publication that holds the table; also what would break
+    it if set-up added the table to ours, which set-up refuses.
+    """
+    refused = "The server refuses the application's UPDATE and DELETE on it."
+    judged = [(table, publication, refused) for publication in facts.publications.values()]
+    ours = facts.publications.get(published.name)
+    # One that set-up finds no identity for has a finding of its own.
+    identified = all(one.identity_columns for one in _all(after) if one.publishable)
+    if ours is not None and ours.entry(table) is None and identified:
+        judged.append((after, published, "Set-up cannot publish it: UPDATE and DELETE would fail."))
+    for whole, publication, why in judged:
+        for one in whole.leaves or (whole,):
             for what, fix in write_breakers(one, publication, facts.server.major):
+                name = f'publication "{publication.name}"'
                 yield Finding(
-                    "application_writes",
-                    "error",
-                    str(one.name),
-                    f'publication "{publication.name}": {what}',
-                    "The server refuses the application's UPDATE and DELETE on it.",
-                    fix,
+                    "application_writes", "error", str(one.name), f"{name}: {what}", why, fix
                 )
 
 
