@@ -174,4 +174,4 @@ def report(error: PenstockError) -> None:
     # Names may hold a terminal's commands; line breaks are also those of what Spark has said.
     problem, remedy = visible(error.problem, keep="\n\t"), visible(error.remedy, keep="\n\t")
     stderr.print(f"error: {problem}", style="bold red", markup=False)
-    stderr.print(f"  fix: {as_given(remedy)}", markup=False)
+    stderr.print(f"  fix: {as_given(remedy)}".replace("\n", "\n  "), markup=False)
