@@ -10,17 +10,19 @@ from penstock import config as configuration
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable
+from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable, PenstockError
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
 from penstock.terminal import (
     AsJson,
     ConfigPath,
     as_given,
+    error_as_dict,
     errors_as_json,
     print_json,
     stderr,
     stdout,
+    warn,
 )
 from penstock.words import visible
 
@@ -52,6 +54,7 @@ def reset(
     """
     loaded = configuration.load(config)
     (chosen,) = _chosen(loaded, [name])
+    _warn(loaded, [chosen])
     from penstock.pipelines.running import spark_when_needed
     from penstock.pipelines.seeding import seed
 
@@ -87,8 +90,10 @@ def verify(
         from penstock.pipelines.verifying import as_dict
         from penstock.pipelines.verifying import verify as run_verify
 
+        all_chosen = _chosen(loaded, names or [])
+        warnings = _warn(loaded, all_chosen)
         with spark_when_needed("penstock verify") as spark:
-            for chosen in _chosen(loaded, names or []):
+            for chosen in all_chosen:
                 try:
                     result = run_verify(
                         loaded,
@@ -108,8 +113,19 @@ def verify(
                 if not as_json:
                     _show(result)
     if as_json:
-        print_json({"aggregates": [as_dict(each) for each in found]})
+        told = [error_as_dict(each) for each in warnings]
+        print_json({"aggregates": [as_dict(each) for each in found], "warnings": told})
     raise typer.Exit(1 if any(each.differences for each in found) else 0)
+
+
+def _warn(config: Config, aggregates: list[AggregateConfig]) -> list[PenstockError]:
+    """First of all, for what takes long may be better begun when it is mended."""
+    from penstock.pipelines.sources import source_warnings
+
+    found = source_warnings(config, aggregates)
+    for each in found:
+        warn(each)
+    return found
 
 
 def _reading(rows: int) -> None:

@@ -1,9 +1,12 @@
-"""Where Penstock's own log goes: standard error, one line per event, never a row or a password."""
+"""Where Penstock's own log goes: standard error, never a row or a password. One line per event; for
+people, the words of an error that has several lines stand below it, and not each time anew.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,11 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from penstock.errors import PenstockError
+from penstock.told import TEXTS, Told
+from penstock.words import visible
+
+# Of what cannot be seen, in a text of several lines.
+_KEPT = "\n\t"
 
 
 def configure_logs(
@@ -27,10 +35,12 @@ def configure_logs(
             event["remedy"] = advise(event["remedy"])
         return event
 
+    told = Told()
     for_people: list[Processor] = [
         advised,
+        lambda _logger, _method, event: told.shortened(event, time.monotonic()),
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        _with_lines_below(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())),
     ]
     for_programs: list[Processor] = [structlog.processors.JSONRenderer(default=str)]
     structlog.configure(
@@ -41,6 +51,24 @@ def configure_logs(
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _with_lines_below(render: Processor) -> Processor:
+    """Statements that a remedy has on lines of their own can be copied from there."""
+
+    def rendered(logger: Any, method: str, event: EventDict) -> str:
+        texts = {name: str(event[name]) for name in TEXTS if name in event}
+        if not any("\n" in text for text in texts.values()):
+            return str(render(logger, method, event))
+        rest = {name: value for name, value in event.items() if name not in texts}
+        below = (f"{name}: {visible(text, keep=_KEPT)}" for name, text in texts.items())
+        return "\n".join((str(render(logger, method, rest)), *map(_indented, below)))
+
+    return rendered
+
+
+def _indented(text: str) -> str:
+    return "  " + text.replace("\n", "\n  ")
 
 
 def log_failure(error: PenstockError) -> None:

@@ -100,10 +100,13 @@ def errors_as_json(as_json: bool, *, indent: int | None = 2) -> Iterator[None]:
         yield
     except PenstockError as error:
         if as_json:
-            kind = type(error).__name__
-            details = {"kind": kind, "problem": error.problem, "remedy": as_given(error.remedy)}
-            print_json({"error": details, "exit_code": 2}, indent=indent)
+            print_json({"error": error_as_dict(error), "exit_code": 2}, indent=indent)
         raise
+
+
+def error_as_dict(error: PenstockError) -> dict[str, str]:
+    kind = type(error).__name__
+    return {"kind": kind, "problem": error.problem, "remedy": as_given(error.remedy)}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -171,7 +174,16 @@ def output_lost(error: OSError) -> int:
 
 
 def report(error: PenstockError) -> None:
+    _tell(error, "error", "bold red")
+
+
+def warn(error: PenstockError) -> None:
+    """Of what is no reason to end here, and will be one elsewhere."""
+    _tell(error, "warning", "bold yellow")
+
+
+def _tell(error: PenstockError, word: str, style: str) -> None:
     # Names may hold a terminal's commands; line breaks are also those of what Spark has said.
     problem, remedy = visible(error.problem, keep="\n\t"), visible(error.remedy, keep="\n\t")
-    stderr.print(f"error: {problem}", style="bold red", markup=False)
-    stderr.print(f"  fix: {as_given(remedy)}", markup=False)
+    stderr.print(f"{word}: {problem}", style=style, markup=False)
+    stderr.print(f"  fix: {as_given(remedy)}".replace("\n", "\n  "), markup=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def counted(number: int, noun: str) -> str:
     """A number and what it counts, of nouns that take an s.
@@ -10,6 +12,17 @@ def counted(number: int, noun: str) -> str:
     ('1 segment', '0 segments', '1,234 bytes')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def few(things: Iterable[object], most: int = 3) -> str:
+    """The first ones, and how many there are besides.
+
+    >>> few("ab"), few("abcde")
+    ('a, b', 'a, b, c and 2 more')
+    """
+    names = [str(each) for each in things]
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def visible(text: str, keep: str = "") -> str:

@@ -24,8 +24,10 @@ _RULES = {
     POSTIMAGE: ("update", 1),
     DELETE: ("delete", -1),
 }
-# How the reason ends where a change was not to count; all others tell of something that is missing.
+# How reasons end: where a change was not to count, and where the replica identity leaves out what
+# it needs.
 RULE_OFF = "the rule is off"
+NOT_IN_WAL = "is not in the WAL"
 # Images by which a change is counted once.
 _ONCE = (INSERT, POSTIMAGE, DELETE)
 
@@ -124,11 +126,11 @@ def _unknowns(images: Images, needed: Sequence[Needed], table: str) -> Iterator[
             continue
         for kind, word in old.items():
             yield (
-                f"{word} of {table}: the old {column.name} is not in the WAL",
+                f"{word} of {table}: the old {column.name} {NOT_IN_WAL}",
                 images.absent[column.place] & (images.change == kind),
             )
         yield (
-            f"update of {table}: the unchanged {column.name} is not in the WAL",
+            f"update of {table}: the unchanged {column.name} {NOT_IN_WAL}",
             images.unchanged[column.place],
         )
 

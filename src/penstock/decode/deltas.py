@@ -34,6 +34,8 @@ AGGREGATE, ROWS, NOTE = "_aggregate", "_rows", "_note"
 NO_AGGREGATE = -1
 # The note that tells how many changes counted; every other one is a reason why some did not.
 COUNTED = "counted"
+# How the reason ends that is a value and not the WAL.
+CANNOT_HOLD = "that Spark cannot hold"
 # Little memory, and long beside what a run has.
 _MOST_ROWS = 200_000
 _SMALL_INTEGERS = (Kind.SMALLINT, Kind.INTEGER)
@@ -106,7 +108,7 @@ def sum_name(each: Input) -> str:
 
 def cannot_hold(table: TableName, column: str) -> str:
     """The reason why a row does not count."""
-    return f"{table}: a {column} that Spark cannot hold"
+    return f"{table}: a {column} {CANNOT_HOLD}"
 
 
 def delta_schema(wanted: Sequence[Summed]) -> pa.Schema:

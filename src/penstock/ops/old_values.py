@@ -90,7 +90,7 @@ def _may_be_full(part: TableFacts, facts: SourceFacts) -> bool:
 def _error(
     aggregate: AggregateConfig, part: TableFacts, missing: dict[str, set[str]], fix: str, sql: str
 ) -> OldValuesMissing:
-    what = not_written(part.name, missing)
+    what = not_written([part], missing)
     if set(missing) == {"update"}:
         fix += "; or, if no UPDATE ever changes it, declare it as immutable in the entry of sources"
     return OldValuesMissing(

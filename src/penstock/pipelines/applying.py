@@ -11,7 +11,6 @@ anybody looks, however often it is tried; the position stays.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from psycopg import errors as pg
 
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
-from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
 from penstock.pipelines.deciding import Covered, Decision, decide
 from penstock.pipelines.keys import as_held
 from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
@@ -114,7 +113,7 @@ def apply(
             "UPDATE penstock.progress SET applied_lsn = %s, state = 'live', applied_at = now(),"
             " changes = changes + %s, skipped = %s, clamped = clamped + %s WHERE aggregate = %s",
             [
-                *(str(end), batch.changes, json.dumps(skipped)),
+                *(str(end), batch.changes, skipped_json(skipped)),
                 *(0 if aggregate.seeded else below_zero, aggregate.name),
             ],
         )

@@ -7,7 +7,8 @@ the two change in one transaction or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,9 +34,11 @@ CREATE TABLE penstock.progress (
     state text NOT NULL CHECK (state IN ('seeding', 'seeded', 'live')),
     -- A job that does not know the newest one has been replaced.
     epoch bigint NOT NULL DEFAULT 0,
-    -- Since it was seeded: changes that counted, those that did not by reason, and how often a
-    -- count was kept from going below zero.
+    -- Since it was seeded: changes that counted, and how often a count was kept from going below
+    -- zero.
     changes bigint NOT NULL DEFAULT 0,
+    -- By reason: rows that were left out when it was seeded or repaired, and changes since. Below
+    -- zero: so many are to come that a repair has counted already.
     skipped jsonb NOT NULL DEFAULT '{}',
     clamped bigint NOT NULL DEFAULT 0,
     seeded_at timestamptz,
@@ -117,6 +120,11 @@ def read_progress(
     sql = _PROGRESS + (" FOR UPDATE" if lock else "")
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
         return cursor.execute(sql.encode(), [aggregate]).fetchone()
+
+
+def skipped_json(skipped: Mapping[str, int]) -> str:
+    """For the progress row; without reasons that hold for none."""
+    return json.dumps({reason: count for reason, count in skipped.items() if count})
 
 
 _PARKED = """

@@ -162,8 +162,8 @@ class Job:
                     for writer in self._writers:
                         writer.register(self._planned)
                 except PenstockError as error:
-                    # Now, for a seeding that is under way is waited for.
-                    _LOG.error("stopping", reason=str(error))
+                    # Now, for a seeding that is under way is waited for. What to do is told then.
+                    _LOG.error("stopping", reason=error.problem)
                     raise
 
     def _prepare(self, stack: ExitStack) -> None:

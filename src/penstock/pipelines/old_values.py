@@ -8,7 +8,8 @@ without an old row, as if it were the same, and in a whole old row it is NULL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.errors import PartitionDiffers, UnsafeIdentity
@@ -16,6 +17,10 @@ from penstock.names import TableName
 from penstock.pipelines.inputs import counting_sources, input_column
 from penstock.postgres.identity import Wanted, wanted_for_leaf
 from penstock.postgres.tables import TableFacts
+from penstock.words import few
+
+# A table may have hundreds of partitions.
+_MOST_STATEMENTS = 10
 
 
 def known_old_values(root: TableFacts, part: TableFacts) -> set[str]:
@@ -57,11 +62,21 @@ def _names(
     return {name: column.name for name, column in columns.items() if column is not None}
 
 
-def not_written(table: TableName, missing: Mapping[str, set[str]]) -> str:
-    """The same in words."""
+def not_written(tables: Sequence[TableFacts], missing: Mapping[str, set[str]]) -> str:
+    """The same in words, of tables with the same identity and the same gaps.
+
+    What is in a partition's own identity cannot be had either where its root has FULL; but it is
+    written, and what is not is enough to say.
+    """
+    own = set(tables[0].identity_columns)
+    rules: dict[str, list[str]] = {}
+    for rule, names in missing.items():
+        rules.setdefault(", ".join(sorted(names - own or names)), []).append(rule.upper())
+    which = few(table.name for table in tables)
     return "; ".join(
-        f"{rule.upper()} of {table} does not write the old {', '.join(sorted(names))} to the WAL"
-        for rule, names in missing.items()
+        f"{' and '.join(each)} of {which} {'does' if len(each) == 1 else 'do'} not write the old "
+        f"{columns} to the WAL"
+        for columns, each in rules.items()
     )
 
 
@@ -91,31 +106,56 @@ def partition_error(
     What the root does not have either is no matter of partitions: such changes are skipped, and
     counted as skipped.
     """
-    lost: dict[TableName, dict[str, set[str]]] = {}
-    sql: dict[TableName, str | None] = {}
+    lost: dict[TableName, _Gap] = {}
     wrong: dict[str, AggregateConfig] = {}
     for aggregate in aggregates:
         for root, leaf, columns in _lost(aggregate, tables):
             wrong[aggregate.name] = aggregate
-            sql[leaf.name] = like_root(root, leaf)
-            of_leaf = lost.setdefault(leaf.name, {})
+            missing = lost.setdefault(leaf.name, _Gap(root, leaf, {})).missing
             for rule, names in columns.items():
-                of_leaf.setdefault(rule, set()).update(names)
+                missing.setdefault(rule, set()).update(names)
     if not lost:
         return None
-    what = "; ".join(not_written(leaf, missing) for leaf, missing in lost.items())
-    by_hand = "; ".join(filter(None, sql.values()))
-    which = ("aggregate " if len(wrong) == 1 else "aggregates ") + ", ".join(wrong)
+    roots = few(dict.fromkeys(each.root.name for each in lost.values()))
+    which = ("aggregate " if len(wrong) == 1 else "aggregates ") + few(wrong)
     return PartitionDiffers(
-        f"partitions have another replica identity than their root, and the counts of {which} "
-        f"would go wrong: {what}",
-        remedy=(
-            f"Run `penstock setup`{by_hand and ', or: '}{by_hand}. Then correct what was counted "
-            f"meanwhile: {corrected(wrong.values())}"
-        ),
+        f"partitions of {roots} have another replica identity than their root, so {which} would go "
+        f"wrong: {_in_words(lost.values())}",
+        remedy=_remedy(lost.values(), wrong.values()),
         tables=tuple(lost),
         aggregates=tuple(wrong),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """What a leaf leaves out that its root has."""
+
+    root: TableFacts
+    leaf: TableFacts
+    missing: dict[str, set[str]]
+
+
+def _in_words(lost: Iterable[_Gap]) -> str:
+    """Most leaves lack the same: told once."""
+    alike: dict[object, list[_Gap]] = {}
+    for each in lost:
+        columns = frozenset((rule, frozenset(names)) for rule, names in each.missing.items())
+        alike.setdefault((columns, each.leaf.identity_columns), []).append(each)
+    return "; ".join(
+        not_written([each.leaf for each in some], some[0].missing) for some in alike.values()
+    )
+
+
+def _remedy(lost: Iterable[_Gap], wrong: Iterable[AggregateConfig]) -> str:
+    """With each statement on a line of its own."""
+    sql = [found for each in lost if (found := like_root(each.root, each.leaf))]
+    lines = ["Run `penstock setup`" + (", or:" if sql else "")]
+    lines += (f"  {statement};" for statement in sql[:_MOST_STATEMENTS])
+    if (more := len(sql) - _MOST_STATEMENTS) > 0:
+        lines.append(f"  and {more:,} more, which `penstock setup --dry-run` prints")
+    lines.append(f"Then correct what was counted meanwhile: {corrected(wrong)}")
+    return "\n".join(lines)
 
 
 def _lost(

@@ -11,7 +11,6 @@ transaction, which makes the state `seeded`.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,7 +30,7 @@ from penstock.errors import SeedingUnderWay
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.source_rows import OnRows, Truth
@@ -224,7 +223,7 @@ def _write(
         target.execute(
             "UPDATE penstock.progress SET applied_lsn = %s, state = 'seeded', seeded_at = now(),"
             " applied_at = now(), changes = 0, skipped = %s, clamped = 0 WHERE aggregate = %s",
-            [str(lsn), json.dumps(truth.skipped), aggregate.name],
+            [str(lsn), skipped_json(truth.skipped), aggregate.name],
         )
     return Seeded(lsn, len(truth.sums))
 

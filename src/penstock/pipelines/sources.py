@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import InputUnfit, PenstockError
+from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
 from penstock.pipelines.inputs import counting_sources, sent_elsewhere
 from penstock.pipelines.old_values import corrected, partition_error
@@ -20,14 +20,32 @@ from penstock.postgres.tables import TableFacts, read_tables
 
 def read_sources(config: Config) -> dict[TableName, TableFacts]:
     """Those that exist. The job asks at its start, and again and again: partitions come."""
-    names = [source.table for each in config.aggregate for source in each.sources]
-    with connect(config.source.conninfo) as source, translated("read the source's catalog"):
-        tables = read_tables(source, names)
-        wanted = config.source.publication
-        publication = read_publications(source, wanted, tables.values()).get(wanted)
+    tables, publication = _read(config, config.aggregate)
     for error in source_errors(config.aggregate, tables, publication):
         raise error
     return tables
+
+
+def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> list[PenstockError]:
+    """What would stop the job, for a command that seeds or verifies: it does so all the same, but
+    what comes afterwards would be counted wrongly.
+
+    A server that cannot be asked is told by what the command needs it for.
+    """
+    try:
+        return list(source_errors(aggregates, *_read(config, aggregates)))
+    except SourceError:
+        return []
+
+
+def _read(
+    config: Config, aggregates: Sequence[AggregateConfig]
+) -> tuple[dict[TableName, TableFacts], PublicationFacts | None]:
+    names = [source.table for each in aggregates for source in each.sources]
+    with connect(config.source.conninfo) as source, translated("read the source's catalog"):
+        tables = read_tables(source, names)
+        wanted = config.source.publication
+        return tables, read_publications(source, wanted, tables.values()).get(wanted)
 
 
 def source_errors(

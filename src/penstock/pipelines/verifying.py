@@ -7,7 +7,8 @@ The source's own tables at a snapshot, plus what the log adds from there to the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -25,7 +26,7 @@ from penstock.errors import LogRetired, NotSeeded, NotVerifiable, VerifyTimeout
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
 from penstock.pipelines.comparing import compare_sql
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.keys import parted
@@ -34,7 +35,7 @@ from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
 from penstock.pipelines.seeding import consumer_of
-from penstock.pipelines.source_rows import OnRows
+from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import SourceSnapshot, source_snapshot
 from penstock.pipelines.sums import arrays, rolled_up
 from penstock.pipelines.target_tables import read_targets, usable
@@ -116,7 +117,8 @@ def verify(
     on_grouping: OnGrouping = lambda _: None,
     on_wait: Waiting = lambda _: None,
 ) -> Verified:
-    """Compare, and with `repair` add what is missing to the targets.
+    """Compare, and with `repair` add what is missing to the targets; what was skipped before counts
+    then, and is no longer told as skipped.
 
     `on_wait` is told what is waited for, if it takes long.
     """
@@ -140,24 +142,30 @@ def verify(
             config, aggregate, log, on_wait=lambda who: on_wait("; ".join(map(str, who)))
         ) as source:
             _require_capture(source, config.source.slot, log, on_wait)
-            truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping).sums
+            truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
         _wait_for_log(log, source.lsn, on_wait)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         progress = _progress(target, aggregate, log)
         _wait_for_log(log, progress.applied_lsn, on_wait)  # it may have been seeded just now
         truth = _at(log, source.bound, spark, truth, source.lsn, progress.applied_lsn)
         tables = read_targets(target, aggregate)
-        found = [each for table in tables for each in _compare(target, aggregate, table, truth)]
+        found = [
+            each for table in tables for each in _compare(target, aggregate, table, truth.sums)
+        ]
         keys = sum(_count(target, table) for table in tables)
         target.execute("COMMIT")
-        repaired = repair and bool(found)
-        if repaired:
-            _repair(target, aggregate, tables, found, progress)
+        if repair:
+            _repair(target, aggregate, tables, found, progress, truth.skipped)
         (parked,) = target.execute(
             "SELECT count(*) FROM penstock.parked WHERE aggregate = %s", [aggregate.name]
         ).fetchone() or (0,)
     return Verified(
-        aggregate.name, progress.applied_lsn, keys, parked, tuple(found), repaired=repaired
+        aggregate.name,
+        progress.applied_lsn,
+        keys,
+        parked,
+        tuple(found),
+        repaired=repair and bool(found),
     )
 
 
@@ -237,27 +245,36 @@ def _at(
     log: LogReader,
     bound: Bound,
     spark: Callable[[], SparkSession],
-    truth: pa.Table,
+    truth: Truth,
     known: Lsn,
     wanted: Lsn,
-) -> pa.Table:
-    """The truth at another position than that of the snapshot."""
+) -> Truth:
+    """The truth at another position than that of the snapshot: what a target there must show to be
+    right at the snapshot, if it is behind, and what it must have told as skipped.
+
+    Changes that the log's reader skips are in a snapshot after them. So the target has to show
+    them before they come, and their counts are below zero until then.
+    """
     start, end = min(known, wanted), max(known, wanted)
     if start == end:
         return truth
     try:
-        deltas = log_deltas(log, bound, start, end, spark).sums
+        between = log_deltas(log, bound, start, end, spark)
     except LogRetired as error:
         raise LogRetired(
             f"{error.problem}, and the audit of aggregate {bound.config.name} needs what comes "
             f"after {start}",
             remedy="Run it again: the log reached its disk budget, or the target is behind",
         ) from error
-    if wanted < known:
+    deltas, skipped = between.sums, Counter(truth.skipped)
+    if wanted > known:
+        skipped.update(between.skipped)
+    else:
+        skipped.subtract(between.skipped)
         for number, name in enumerate(deltas.column_names):
             if name in bound.config.measures:
                 deltas = deltas.set_column(number, name, pc.negate(deltas[name]))
-    return pa.concat_tables([truth, deltas], promote_options="permissive")
+    return Truth(pa.concat_tables([truth.sums, deltas], promote_options="permissive"), skipped)
 
 
 def _compare(
@@ -301,8 +318,13 @@ def _repair(
     tables: Sequence[TargetTable],
     differences: Sequence[Difference],
     audited: Progress,
+    skipped: Mapping[str, int],
 ) -> None:
-    """Add the differences: they are the same at every later position."""
+    """Add the differences: they are the same at every later position.
+
+    `skipped`: what the truth leaves out, at the audited position; what the target has skipped since
+    then is in no difference.
+    """
     with target.transaction():
         now = read_progress(target, aggregate.name, lock=True)
         if now is None or now.state == "seeding" or now.seeded_at != audited.seeded_at:
@@ -329,3 +351,10 @@ def _repair(
                     fingerprint=now.fingerprint,
                 )
                 add_batch(target, only, Batch(pa.table(sums)))
+        left_out = Counter(now.skipped)
+        left_out.subtract(audited.skipped)
+        left_out.update(skipped)
+        target.execute(
+            "UPDATE penstock.progress SET skipped = %s WHERE aggregate = %s",
+            [skipped_json(left_out), aggregate.name],
+        )

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli import app
 from penstock.config import load
 from penstock.names import TableName
+from penstock.ops.setup import setup
 from penstock.pipelines import seeding, verifying
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.source_rows import Truth
@@ -178,6 +179,82 @@ def test_verify_as_json_and_repair(database18: Database, file: Path) -> None:  #
     assert again.exit_code == 0
     (found,) = json.loads(again.stdout)["aggregates"]
     assert (found["differences"], found["repaired"]) == ([], False)
+
+
+@pytest.fixture
+def parted(database18: Database, tmp_path: Path) -> Iterator[Path]:
+    """As `file`, of a table with partitions, all of which write what it does."""
+    database18.run(
+        "CREATE TABLE notifications (id int, service text, status text)"
+        " PARTITION BY LIST (service)",
+        "CREATE TABLE north PARTITION OF notifications FOR VALUES IN ('n')",
+        "ALTER TABLE notifications REPLICA IDENTITY FULL",
+        "INSERT INTO notifications VALUES (1, 'n', 'a')",
+    )
+    given = {"dsn": database18.dsn(), "tables": ["notifications"]}
+    settings = {"source": given, "log": {"path": tmp_path / "log"}, "aggregate": [COUNTS, SINCE]}
+    file = write_toml(tmp_path / "penstock.toml", settings)
+    setup(load(file))
+    with capturing(load(file)) as running:
+        running.connected()
+        yield file
+
+
+LACKING = (
+    "partitions of public.notifications have another replica identity than their root, so {} would "
+    "go wrong: UPDATE and DELETE of public.south do not write the old service, status to the WAL"
+)
+
+
+def test_a_partition_without_its_identity_is_a_warning_and_changes_no_exit_code(
+    database18: Database, parted: Path
+) -> None:  # M4.2, M5.6, M7.1
+    assert "warning" not in command(parted, "reset", "counts").output
+    database18.run("CREATE TABLE south PARTITION OF notifications FOR VALUES IN ('s')")
+    database18.run("INSERT INTO notifications VALUES (2, 's', 'a')")
+    alter = "ALTER TABLE public.south REPLICA IDENTITY FULL"
+    for name in ("counts", "since"):
+        done = command(parted, "reset", name)
+        assert done.exit_code == 0, done.output
+        first, *rest = done.stderr.splitlines()
+        assert first == f"warning: {LACKING.format(f'aggregate {name}')}"
+        assert f"    {alter};" in rest
+        assert "warning" not in done.stdout
+    done = command(parted, "verify")
+    assert done.exit_code == 0, done.output
+    # As it is called here.
+    fix = f"  fix: Run `penstock setup --config {parted}`, or:"
+    assert done.stderr.splitlines()[:3] == [
+        f"warning: {LACKING.format('aggregates counts, since')}",
+        fix,
+        f"    {alter};",
+    ]
+    as_json = command(parted, "verify", "counts", "--json")
+    assert as_json.exit_code == 0
+    (warning,) = json.loads(as_json.stdout)["warnings"]
+    assert (warning["kind"], warning["problem"]) == (
+        "PartitionDiffers",
+        LACKING.format("aggregate counts"),
+    )
+    assert alter in warning["remedy"]
+    database18.run("UPDATE stats SET count = 7")
+    wrong = command(parted, "verify", "counts")
+    assert wrong.exit_code == 1
+    assert "warning: " in wrong.stderr
+    database18.run(alter)
+    mended = command(parted, "verify", "counts", "--json", "--repair")
+    assert "warning: " not in mended.stderr
+    assert json.loads(mended.stdout)["warnings"] == []
+
+
+def test_what_comes_under_another_name_is_a_warning_too(
+    database18: Database, parted: Path
+) -> None:  # M4.6
+    database18.run("ALTER PUBLICATION penstock SET (publish_via_partition_root = false)")
+    done = command(parted, "reset", "counts")
+    assert done.exit_code == 0, done.output
+    assert "sends under the names of its partitions" in done.stderr
+    assert "SET (publish_via_partition_root = true)" in done.stderr
 
 
 def test_a_repair_that_a_target_refuses_says_that_it_is_parked(

@@ -88,7 +88,7 @@ def test_doctor_says_what_the_small_identity_cannot_give(
     config = written(database18, tmp_path)
     database18.run("ALTER TABLE notifications REPLICA IDENTITY USING INDEX notifications_id_status")
     (said,) = [one for one in troubles(config) if "old values" in one]
-    assert "DELETE of public.notifications does not write the old created_at" in said
+    assert "DELETE of public.notifications do not write the old created_at" in said
 
 
 @pytest.mark.parametrize("service", ["NULL", "'00000000-0000-0000-0000-000000000000'"])

@@ -176,7 +176,7 @@ def test_a_partition_that_writes_less_than_its_root_is_found_and_mended(
     database.run("ALTER TABLE b REPLICA IDENTITY DEFAULT")
     (finding,) = lacking(database, aggregate)
     assert (finding.level, finding.subject) == ("error", "public.b")
-    assert "UPDATE of public.b does not write the old status" in finding.why
+    assert "UPDATE and DELETE of public.b do not write the old status to" in finding.why
     assert finding.fix.startswith(BY_SETUP)
     assert mended(database, aggregate) == ["ALTER TABLE public.b REPLICA IDENTITY FULL"]
     # Neither has it: all of them, at one go.

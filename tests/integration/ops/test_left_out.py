@@ -67,24 +67,48 @@ def test_parked_keys_are_told_with_their_reasons_and_without_values(notes: Datab
     assert "hunter2" not in repr((refused, negative))
 
 
-def test_skipped_changes_are_a_warning_unless_a_rule_says_so(notes: Database) -> None:
-    skipped = {
-        "delete of public.notifications: the rule is off": 1000,
-        "update of public.notifications: the old status is not in the WAL": 2,
-        "public.notifications: a made_at that Spark cannot hold": 3,
-    }
-    with Follower(notes, config_for(notes).aggregate[0]):
-        notes.run(f"UPDATE penstock.progress SET skipped = '{json.dumps(skipped)}'")
-    told = found(notes)
-    lacking = told.pop(("counts", "skipped", "warning"))
-    assert lacking.what == (
-        "changes were skipped: 3 (public.notifications: a made_at that Spark cannot hold); "
-        "2 (update of public.notifications: the old status is not in the WAL)"
+def skipped(database: Database, aggregate: int, **by_reason: int) -> list[Finding]:
+    """What is told where an aggregate has skipped so many."""
+    with Follower(database, config_for(database).aggregate[aggregate]):
+        database.run(f"UPDATE penstock.progress SET skipped = '{json.dumps(by_reason)}'")
+    return [f for f in diagnose(config_for(database)) if f.check == "aggregate_skipped"]
+
+
+# Each reason that there is, as it is told and what is advised.
+RULE_OFF = "delete of public.notifications: the rule is off"
+OLD = "update of public.notifications: the old status is not in the WAL"
+UNCHANGED = "update of public.notifications: the unchanged status is not in the WAL"
+INFINITE = "public.notifications: a made_at that Spark cannot hold"
+FORMER = "public.notifications had no column status then"
+
+
+def test_skipped_changes_are_told_with_what_helps_for_each_reason(notes: Database) -> None:
+    # M4.5
+    by_reason = {RULE_OFF: 1000, OLD: 2, UNCHANGED: 5, INFINITE: 3, FORMER: 1}
+    in_wal, held, former, by_rule = skipped(notes, 0, **by_reason)
+    assert {each.level for each in (in_wal, held, former)} == {"warning"}
+    assert in_wal.what == f"changes were skipped: 5 ({UNCHANGED}); 2 ({OLD})"
+    assert in_wal.fix == (
+        "Let the table's replica identity cover these columns: an index over the primary key and "
+        "them, or FULL. Then run `penstock verify --repair counts` or `penstock reset counts`"
     )
-    assert lacking.fix.endswith("`penstock reset counts`")
-    by_rule = told.pop(("counts", "skipped", "info"))
-    assert ": 1,000 (delete of public.notifications: the rule is off)" in by_rule.what
-    assert told == {}
+    assert held.what == f"changes were skipped: 3 ({INFINITE})"
+    assert "`penstock verify` does not expect it" in held.why
+    assert held.fix.startswith("Give such rows another value or the column another type")
+    assert "identity" not in held.fix
+    assert former.what == f"changes were skipped: 1 ({FORMER})"
+    assert former.fix == "Run `penstock verify --repair counts` or `penstock reset counts`"
+    assert (by_rule.level, by_rule.fix) == ("info", "")
+    assert f": 1,000 ({RULE_OFF})" in by_rule.what
+
+
+def test_what_cannot_be_verified_can_only_be_seeded_anew(notes: Database) -> None:  # M4.5
+    (told,) = skipped(notes, 1, **{FORMER: 1})
+    assert told.fix == "Run `penstock reset since`"
+
+
+def test_what_a_repair_has_counted_already_is_not_told(notes: Database) -> None:  # M5.6
+    assert skipped(notes, 0, **{OLD: -2}) == []
 
 
 def test_where_nothing_is_left_out_nothing_is_said(notes: Database) -> None:

@@ -89,20 +89,54 @@ def test_the_error_names_every_partition_its_sql_and_every_aggregate() -> None:
     found = error(aggregate(), by_id, unseeded, of=tables)
     assert found is not None
     assert found.problem == (
-        "partitions have another replica identity than their root, and the counts of aggregates "
+        "partitions of public.notes have another replica identity than their root, so aggregates "
         "counts, later would go wrong: "
-        "UPDATE of public.a does not write the old status to the WAL; "
-        "DELETE of public.a does not write the old status to the WAL; "
-        "UPDATE of public.c does not write the old status to the WAL; "
-        "DELETE of public.c does not write the old status to the WAL"
+        "UPDATE and DELETE of public.a, public.c do not write the old status to the WAL"
     )
     assert found.remedy == (
-        "Run `penstock setup`, or: "
-        "ALTER TABLE public.a REPLICA IDENTITY USING INDEX covering; "
-        "ALTER TABLE public.c REPLICA IDENTITY USING INDEX covering. "
+        "Run `penstock setup`, or:\n"
+        "  ALTER TABLE public.a REPLICA IDENTITY USING INDEX covering;\n"
+        "  ALTER TABLE public.c REPLICA IDENTITY USING INDEX covering;\n"
         "Then correct what was counted meanwhile: "
         "`penstock verify --repair counts` or `penstock reset counts`; `penstock reset later`"
     )
+
+
+def test_of_many_partitions_a_few_are_named_and_of_their_statements_some() -> None:  # M7.3
+    leaves = [part(f"p{number:03}", DEFAULT) for number in range(365)]
+    found = error(of=notes(BY_INDEX, *leaves))
+    assert found is not None
+    assert found.problem.endswith(
+        "UPDATE and DELETE of public.p000, public.p001, public.p002 and 362 more do not write the "
+        "old status to the WAL"
+    )
+    first, *statements, more, last = found.remedy.splitlines()
+    assert first == "Run `penstock setup`, or:"
+    assert len(statements) == 10
+    assert more == "  and 355 more, which `penstock setup --dry-run` prints"
+    assert last.startswith("Then correct")
+
+
+def test_only_what_a_partition_does_not_write_is_told_and_equal_gaps_together() -> None:
+    # M4.2, M7.3
+    by_all = aggregate(dimensions=["id", "status", "job"])
+    leaves = [part("a", DEFAULT), part("b", BY_INDEX), part("c", DEFAULT)]
+    found = error(by_all, of=notes(FULL, *leaves))
+    assert found is not None
+    assert found.problem.partition("would go wrong: ")[2] == (
+        "UPDATE and DELETE of public.a, public.c do not write the old job, status to the WAL; "
+        "UPDATE and DELETE of public.b do not write the old job to the WAL"
+    )
+    # Of an update that leaves the key as it is, nothing is sent by which to know it.
+    found = error(aggregate(dimensions=["id"]), of=notes(FULL, part("a", DEFAULT)))
+    assert found is not None
+    assert found.problem.endswith("of public.a do not write the old id to the WAL")
+    mixed = aggregate(
+        sources=[{"table": "notes", "delete": False}], dimensions=["status"], verifiable=False
+    )
+    found = error(mixed, of=notes(FULL, part("a", DEFAULT)))
+    assert found is not None
+    assert found.problem.endswith(": UPDATE of public.a does not write the old status to the WAL")
 
 
 def test_a_partition_with_nothing_in_the_wal_does_not_matter() -> None:

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from penstock.declarations import AggregateConfig
-from penstock.decode.classify import RULE_OFF
+from penstock.decode.classify import NOT_IN_WAL, RULE_OFF
+from penstock.decode.deltas import CANNOT_HOLD
 from penstock.ops.findings import Finding
 from penstock.pipelines.bookkeeping import ParkedKeys, Progress
+from penstock.pipelines.old_values import corrected
 from penstock.pipelines.target_facts import TargetDatabase
 from penstock.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    """About changes that were skipped: what it means, and what to do before counts are corrected.
+
+    Of what is past, such as a table's former columns, nothing is left to mend.
+    """
+
+    why: str = "The counts are without them since it was seeded or repaired last."
+    mend: str = ""
+
+
+# By how their reason ends; the last is for all others.
+_SKIPPED = {
+    NOT_IN_WAL: _Advice(
+        mend="Let the table's replica identity cover these columns: an index over the primary key "
+        "and them, or FULL",
+    ),
+    CANNOT_HOLD: _Advice(
+        why="A row with such a value, as infinity in a timestamp or NaN in a sum, does not count "
+        "while it has it, and `penstock verify` does not expect it to.",
+        mend="Give such rows another value or the column another type, or leave the column out of "
+        "the declaration",
+    ),
+    "": _Advice(),
+}
 
 
 def check_left_out(
@@ -22,7 +53,7 @@ def check_left_out(
         yield _negative(negative, aggregate, subject)
     progress = facts.progress.get(aggregate.name)
     if progress is not None:
-        yield from _skipped(progress, subject)
+        yield from _skipped(progress, aggregate, subject)
         yield from _clamped(progress, subject)
 
 
@@ -52,21 +83,24 @@ def _negative(parked: Sequence[ParkedKeys], aggregate: AggregateConfig, subject:
     )
 
 
-def _skipped(progress: Progress, subject: str) -> Iterator[Finding]:
+def _skipped(progress: Progress, aggregate: AggregateConfig, subject: str) -> Iterator[Finding]:
     often = sorted(progress.skipped.items(), key=lambda item: (-item[1], item[0]))
-    by_rule = [(count, f"({why})") for why, count in often if why.endswith(RULE_OFF)]
-    lacking = [(count, f"({why})") for why, count in often if not why.endswith(RULE_OFF)]
-    if lacking:
-        yield Finding(
-            "aggregate_skipped",
-            "warning",
-            subject,
-            f"changes were skipped: {_listed(lacking)}",
-            "The counts are without them since it began.",
-            "Mend the cause, such as the replica identity, then run "
-            f"`penstock reset {progress.aggregate}`",
-        )
-    if by_rule:
+    by_kind = defaultdict(list)
+    for reason, count in often:
+        if count > 0:
+            kind = next(end for end in (RULE_OFF, *_SKIPPED) if reason.endswith(end))
+            by_kind[kind].append((count, f"({reason})"))
+    for kind, advice in _SKIPPED.items():
+        if kind in by_kind:
+            yield Finding(
+                "aggregate_skipped",
+                "warning",
+                subject,
+                f"changes were skipped: {_listed(by_kind[kind])}",
+                advice.why,
+                (f"{advice.mend}. Then run " if advice.mend else "Run ") + corrected([aggregate]),
+            )
+    if by_rule := by_kind[RULE_OFF]:
         yield Finding(
             "aggregate_skipped",
             "info",
