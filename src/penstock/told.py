@@ -12,14 +12,16 @@ TEXTS = ("problem", "reason", "remedy")
 _LINE_CHARS = 100
 # Who looks at the end of a long log should find it in full.
 _AGAIN_AFTER_S = 600.0
+# Longer than any pause between tries: it had gone, and is back.
+_GONE_AFTER_S = 120.0
 
 
 class Told:
     """Asked for each event, by what it should be told."""
 
     def __init__(self) -> None:
-        # By who says it: in which words, and when they were told in full.
-        self._last: dict[tuple[Any, ...], tuple[str, float]] = {}
+        # By who says it: in which words, when they were told in full, and when they came last.
+        self._last: dict[tuple[Any, ...], tuple[str, float, float]] = {}
 
     def shortened(self, event: Mapping[str, Any], now: float) -> dict[str, Any]:
         """The same, or what is still wrong on one line if it was told in full a while ago."""
@@ -29,10 +31,11 @@ class Told:
         if len(words) <= _LINE_CHARS and "\n" not in words:
             return told
         who = tuple(told.get(name) for name in ("event", "part", "aggregate"))
-        before, at = self._last.get(who, ("", now))
-        if words != before or now - at >= _AGAIN_AFTER_S:
-            self._last[who] = (words, now)
+        before, in_full, last = self._last.get(who, ("", now, now))
+        if words != before or now - in_full >= _AGAIN_AFTER_S or now - last >= _GONE_AFTER_S:
+            self._last[who] = (words, now, now)
             return told
+        self._last[who] = (words, in_full, now)
         for name in TEXTS:
             told.pop(name, None)
         summary = textwrap.shorten(texts[0], _LINE_CHARS, placeholder=" …")

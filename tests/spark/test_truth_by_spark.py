@@ -192,6 +192,16 @@ def test_dimensions_that_are_columns_come_through_beside_computed_ones(
     assert left_out == {"public.notifications: a at that Spark cannot hold": 1}
 
 
+def test_dimensions_whose_names_differ_in_capitals_only(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M5.2: which Spark takes for one
+    database18.run("CREATE TABLE notifications (id int PRIMARY KEY, status text)")
+    counts = declared(dimensions={"Status": "upper(status)", "status": "lower(status)"})
+    insert = "INSERT INTO notifications VALUES (1, 'Sent'), (2, 'sEnt'), (3, NULL)"
+    by_tables, by_log = both(database18, tmp_path, spark, counts, insert)
+    assert by_tables == by_log == ({("SENT", "sent"): (2,), (None, None): (1,)}, {})
+
+
 def test_a_row_larger_than_what_is_read_at_once_counts(
     database18: Database, spark: SparkSession
 ) -> None:  # M5.5

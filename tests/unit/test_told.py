@@ -45,6 +45,12 @@ def test_it_is_told_in_full_now_and_then() -> None:
     assert in_full == [0, 600, 1200, 1800, 2400, 3000]
 
 
+def test_one_that_had_gone_is_told_in_full_when_it_is_back() -> None:
+    told = Told()
+    in_full = [now for now in (0, 30, 60, 300, 330) if "problem" in told.shortened(FAILED, now)]
+    assert in_full == [0, 300]
+
+
 @pytest.mark.parametrize(
     "event",
     [

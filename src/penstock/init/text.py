@@ -10,8 +10,8 @@ from penstock.init.aggregate import SuggestedAggregate, entry
 from penstock.init.dsn import OpenDsn
 from penstock.init.fitness import Unfit
 from penstock.init.suggestion import Suggestion
-from penstock.init.toml import comment, commented, value
 from penstock.names import TableName
+from penstock.toml import comment, commented, value
 from penstock.words import counted
 
 # Of tables that are not captured.

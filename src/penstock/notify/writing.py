@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.errors import ConfigError
 from penstock.init.dsn import OpenDsn
 from penstock.init.file import write_new
-from penstock.init.toml import value
+from penstock.toml import value
 
 FILES = ("README.md", "schema.sql", "targets.sql", "penstock.toml", "load.py")
 _CONFIG = "penstock.toml"

@@ -20,14 +20,14 @@ from penstock.decode.types import Kind
 from penstock.expressions import columns_of, quoted
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.carried import numbered
-from penstock.pipelines.grouping import measures_of, over
+from penstock.pipelines.grouping import key_name, measures_of, over
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.sums import as_text
 from penstock.spark.deltas import delta_schema
 from penstock.spark.errors import computing
 
 # No column of the source has such a name, for theirs end with a type.
-_NUMBER, _KEY = "_number", "_key_"
+_NUMBER = "_number"
 # Spark takes -0 for 0, and Arrow does not.
 _FLOATS = (Kind.REAL, Kind.DOUBLE)
 
@@ -42,15 +42,14 @@ def grouped_rows(spark: SparkSession, bound: Bound, rows: pa.Table) -> pa.Table:
         rows = rows.append_column(_NUMBER, numbers)
     # Said and not guessed: a moment without a time zone would become one of the session's.
     schema = _schema(bound, handed_on, each_counts=pc.all(pc.equal(rows[ROWS], 1)).as_py())
-    frame = spark.createDataFrame(rows.select(schema.names).combine_chunks(), schema)
-    grouped = _grouped(frame, bound, handed_on)
     with computing():
-        result = grouped.toArrow()
+        frame = spark.createDataFrame(rows.select(schema.names).combine_chunks(), schema)
+        result = _grouped(frame, bound, handed_on).toArrow()
     dimensions = {
         name: as_text(meanings[handed_on[name].key]).take(result[_NUMBER])
         if name in handed_on
-        else as_text(result[_key(name)])
-        for name in bound.config.dimensions
+        else as_text(result[key_name(0, number)])
+        for number, name in enumerate(bound.config.dimensions)
     }
     return pa.table(dimensions | measures_of(result, bound))
 
@@ -86,8 +85,8 @@ def _grouped(frame: DataFrame, bound: Bound, handed_on: Mapping[str, Input]) -> 
     if config.filter:
         frame = frame.where(f.expr(over(bound, config.filter)))
     computed = {
-        _key(name): over(bound, dimension.expression)
-        for name, dimension in config.dimensions.items()
+        key_name(0, number): over(bound, dimension.expression)
+        for number, (name, dimension) in enumerate(config.dimensions.items())
         if name not in handed_on
     }
     number = [_NUMBER] if handed_on else []
@@ -101,7 +100,3 @@ def _grouped(frame: DataFrame, bound: Bound, handed_on: Mapping[str, Input]) -> 
     if ROWS not in added:
         sums.append(f.count("*").alias(ROWS))
     return rows.groupBy(*number, *map(quoted, computed)).agg(*sums)
-
-
-def _key(dimension: str) -> str:
-    return f"{_KEY}{dimension}"

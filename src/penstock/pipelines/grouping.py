@@ -31,7 +31,7 @@ def computed(deltas: DataFrame, aggregates: Sequence[Bound]) -> DataFrame:
     """The dimensions of each row that counts; notes as they are."""
     with_meaning(deltas.sparkSession)
     keys = {
-        _key(ordinal, number): _dimension(bound, ordinal, dimension.expression)
+        key_name(ordinal, number): _dimension(bound, ordinal, dimension.expression)
         for ordinal, bound in enumerate(aggregates)
         for number, dimension in enumerate(bound.config.dimensions.values())
     }
@@ -69,7 +69,9 @@ def plain_batches(deltas: pa.Table, aggregates: Sequence[Bound]) -> list[Batch]:
     for ordinal, bound in enumerate(aggregates):
         keys = {each.name: each.key for each in bound.summed.keys}
         for number, dimension in enumerate(bound.config.dimensions.values()):
-            deltas = deltas.append_column(_key(ordinal, number), deltas[keys[str(dimension.plain)]])
+            deltas = deltas.append_column(
+                key_name(ordinal, number), deltas[keys[str(dimension.plain)]]
+            )
     return batches(deltas, aggregates)
 
 
@@ -90,7 +92,7 @@ def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
     changes = notes.pop(COUNTED, 0)
     rows = ours.filter(pc.invert(is_note))
     dimensions = {
-        name: as_text(rows[_key(ordinal, number)])
+        name: as_text(rows[key_name(ordinal, number)])
         for number, name in enumerate(bound.config.dimensions)
     }
     return Batch(pa.table(dimensions | measures_of(rows, bound)), changes, notes)
@@ -107,7 +109,8 @@ def measures_of(rows: pa.Table, bound: Bound) -> dict[str, pa.ChunkedArray]:
     return measures
 
 
-def _key(ordinal: int, number: int) -> str:
+def key_name(ordinal: int, number: int) -> str:
+    """Of a dimension in Spark: their own names may differ in nothing but capitals."""
     return f"{_KEY}{ordinal}_{number}"
 
 

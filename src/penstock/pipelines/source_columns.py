@@ -1,7 +1,7 @@
 """What an aggregate reads of all rows of a table, as columns: packed by the server, or copied.
 
 Copied are columns of which one value may be as large as all others (documents, arrays), and pages
-that turn out to hold such: then all of it is never in memory at once.
+that turn out to hold long texts: then all of it is never in memory at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from penstock.decode.columns import Mask, column_as, texts_of
 from penstock.decode.deltas import Input
 from penstock.decode.packed import packed_column
 from penstock.decode.types import ValueType
+from penstock.errors import TableRewritten
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.copied_rows import copied_rows
 from penstock.pipelines.source_rows import columns_of, rows_of
 from penstock.postgres.failures import translated
-from penstock.postgres.packing import Packed, Packing, form_of, page_ranges
+from penstock.postgres.packing import Packed, Packing, form_of, in_pages, leaf_pages, page_bounds
 from penstock.postgres.tables import Column
+
+# Ranges one after the other that turn out to have values too large to be packed.
+_MOST_IN_VAIN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +51,36 @@ class Rows:
 def rows_in_columns(
     connection: psycopg.Connection[Any], bound: Bound, source: AggregateSource
 ) -> Iterator[Rows]:
-    """All of a table."""
+    """All of a table. `TableRewritten`: it got a partition meanwhile, with rows of its own."""
     table = source.table
     with translated(f"read the rows of {table}"):
         rows = rows_of(connection, table)
         columns = _columns(connection, bound, source)
         forms = [form for each in columns if (form := form_of(each.column.base)) is not None]
-        ranges = page_ranges(connection, table) if len(forms) == len(columns) else []
-        if not ranges:
+        leaves = leaf_pages(connection, table) if len(forms) == len(columns) else {}
+        if not leaves:
             yield from _copied(connection, rows, columns, sql.SQL("true"))
             return
         names = [each.column.name for each in columns]
         packing = Packing(connection, rows, list(zip(names, forms, strict=True)))
-        for pages in ranges:
-            packed = packing.packed(pages)
+        large = 0
+        bounds = page_bounds(leaves.values())
+        for first, end in zip(bounds, [*bounds[1:], None], strict=True):
+            packed = packing.packed(in_pages(first, end))
             if packed is None:
-                yield from _copied(connection, rows, columns, pages)
+                large += 1
+                # Where large values are usual, it would all be packed in vain.
+                end = end if large < _MOST_IN_VAIN else None
+                yield from _copied(connection, rows, columns, in_pages(first, end))
+                if end is None:
+                    break
             elif packed[0]:
+                large = 0
                 yield _unpacked(*packed, columns)
+        if not leaf_pages(connection, table).keys() <= leaves.keys():
+            raise TableRewritten(
+                f"{table} got a partition while its rows were read", remedy="Run this again"
+            )
 
 
 def _columns(

@@ -16,6 +16,7 @@ from penstock.pipelines.inputs import input_types
 from penstock.pipelines.target_types import better_type, common_type, keeps
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import TableFacts
+from penstock.toml import key, value
 
 Tables = Mapping[TableName, TableFacts]
 
@@ -49,7 +50,7 @@ class Target:
         return self._declared(dimension, f"cast({expression} as string)", "text")
 
     def _declared(self, dimension: str, expression: str, kind: str) -> str:
-        return f'{dimension} = {{ expression = "{expression}", type = "{kind}" }}'
+        return f"{key(dimension)} = {value({'expression': expression, 'type': kind})}"
 
     def measure_type(self, measure: str) -> str:
         """Of the column that set-up makes for it."""

@@ -22,6 +22,7 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
+from penstock.decode.classify import RULE_OFF
 from penstock.errors import LogRetired, NotSeeded, NotVerifiable, VerifyTimeout
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
@@ -354,6 +355,9 @@ def _repair(
         left_out = Counter(now.skipped)
         left_out.subtract(audited.skipped)
         left_out.update(skipped)
+        for reason in left_out:
+            if reason.endswith(RULE_OFF):  # which was not to count, and does not now
+                left_out[reason] = now.skipped.get(reason, 0)
         target.execute(
             "UPDATE penstock.progress SET skipped = %s WHERE aggregate = %s",
             [skipped_json(left_out), aggregate.name],

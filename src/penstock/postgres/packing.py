@@ -7,9 +7,9 @@ printed and read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, LiteralString
 
 import psycopg
@@ -18,18 +18,12 @@ from psycopg import sql
 from penstock.names import TableName
 from penstock.postgres.column_types import BaseType
 
-# Long beside what a statement costs; little memory.
-_PAGES_AT_ONCE = 2_048
-# Of a value that is packed: what is longer may be stored in a fraction of its size, or elsewhere,
-# and all values of some pages together might not fit into memory.
-_MOST_OCTETS = 2_048
-# For all statements here: each range is read by itself, in one way for all columns.
-_SETTINGS = {
-    "enable_tidscan": "on",
-    "enable_seqscan": "off",
-    "max_parallel_workers_per_gather": "0",
-    "jit": "off",
-}
+# Long beside what a statement costs. And little memory, for a page has at most 291 rows, and what
+# is packed of one is limited: values may be stored in a fraction of their size, or not in the page.
+_PAGES_AT_ONCE = 512
+_MOST_OCTETS = 256
+# Until the transaction ends: a range is found without the others, and read in one order.
+_SETTINGS = {"enable_tidscan": "on", "max_parallel_workers_per_gather": "0", "jit": "off"}
 # As the log has it: a cast to text takes blanks off a char(n), and adds a mask to an inet.
 PRINTED: LiteralString = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
 
@@ -95,8 +89,8 @@ def form_of(base: BaseType) -> Form | None:
 
 
 _LEAVES = """
-SELECT count(*), max(pg_relation_size(c.oid) / current_setting('block_size')::bigint),
-       bool_and(coalesce(a.amname = 'heap', false))
+SELECT c.oid::bigint, pg_relation_size(c.oid) / current_setting('block_size')::bigint,
+       coalesce(a.amname = 'heap', false) AND has_column_privilege(%(table)s, 'ctid', 'SELECT')
   FROM pg_class AS c LEFT JOIN pg_am AS a ON a.oid = c.relam
  WHERE c.relkind <> 'p'
    AND (c.oid = %(table)s::regclass
@@ -104,23 +98,36 @@ SELECT count(*), max(pg_relation_size(c.oid) / current_setting('block_size')::bi
 """
 
 
-def page_ranges(connection: psycopg.Connection[Any], table: TableName) -> list[sql.Composable]:
-    """Conditions that part the rows of a table, or of all its partitions.
-
-    None at all where it is not stored so that a range of pages is found without the others.
+def leaf_pages(connection: psycopg.Connection[Any], table: TableName) -> dict[int, int]:
+    """How many pages a table has, or each of its partitions, by oid. Nothing at all where the role
+    may not ask for pages, or rows are not stored so that those of a page are found by it.
     """
-    row = connection.execute(_LEAVES, {"table": table.sql}).fetchone()
-    assert row is not None  # noqa: S101 - an aggregate has a row
-    leaves, pages, by_page = row
-    if not by_page:
-        return []
-    step = max(_PAGES_AT_ONCE // leaves, 1)
-    bounds = [sql.Literal(f"({page},0)") for page in range(0, max(pages, 1), step)]
-    ranges = [
-        sql.SQL("ctid >= {} AND ctid < {}").format(first, end) for first, end in pairwise(bounds)
-    ]
-    # The last one has no end: a partition may have come meanwhile.
-    return [*ranges, sql.SQL("ctid >= {}").format(bounds[-1])]
+    found = connection.execute(_LEAVES, {"table": table.sql}).fetchall()
+    if not all(by_page for *_, by_page in found):
+        return {}
+    return {oid: pages for oid, pages, _ in found}
+
+
+def page_bounds(sizes: Iterable[int]) -> list[int]:
+    """Where ranges of pages begin that are read of tables of these sizes together.
+
+    >>> page_bounds([1200]), page_bounds([1200, 300, 0]), page_bounds([0])
+    ([0, 512, 1024], [0, 256, 512, 1024], [0])
+    """
+    ordered = sorted(sizes)
+    bounds, page = [0], 0
+    while (larger := len(ordered) - bisect_right(ordered, page)) > 0:
+        page += max(_PAGES_AT_ONCE // larger, 1)
+        bounds.append(page)
+    return bounds[:-1] or bounds
+
+
+def in_pages(first: int, end: int | None) -> sql.Composable:
+    """The condition; without an end, all that come after the first."""
+    condition = sql.SQL("ctid >= {}").format(sql.Literal(f"({first},0)"))
+    if end is None:
+        return condition
+    return condition + sql.SQL(" AND ctid < {}").format(sql.Literal(f"({end},0)"))
 
 
 class Packing:

@@ -77,7 +77,7 @@ def read_slot(connection: psycopg.Connection, name: str) -> SlotFacts | None:
 
 
 def read_other_slots(connection: psycopg.Connection, name: str) -> list[SlotFacts]:
-    """All of this database but the one of that name."""
+    """All of this database that stay, but the one of that name."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_OTHER_SLOTS, [name]).fetchall()
     return [_facts(row["slot"], row["application"], row["client"]) for row in rows]
@@ -91,7 +91,8 @@ SELECT to_jsonb(s) AS slot, a.application_name AS application, host(a.client_add
 """
 _SLOT = f"{_SLOTS} WHERE s.slot_name = %s"
 _OTHER_SLOTS = f"""
-{_SLOTS} WHERE s.database = current_database() AND s.slot_name <> %s ORDER BY s.slot_name
+{_SLOTS} WHERE s.database = current_database() AND NOT s.temporary AND s.slot_name <> %s
+ ORDER BY s.slot_name
 """
 
 

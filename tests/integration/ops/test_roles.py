@@ -183,8 +183,8 @@ def test_the_documented_roles_seed_and_verify(app: Database, seeded: Config) -> 
 
 
 GRANTS = (
-    "GRANT SELECT (status) ON public.orders TO penstock_capture",
-    "GRANT SELECT (k) ON public.events TO penstock_capture",
+    "GRANT SELECT (status, ctid) ON public.orders TO penstock_capture",
+    "GRANT SELECT (k, ctid) ON public.events TO penstock_capture",
 )
 
 

@@ -100,9 +100,14 @@ def test_a_publication_that_another_file_s_slot_may_read_stays_until_that_slot_i
 
 
 def test_slots_of_other_databases_and_plugins_do_not_keep_it(database18: Database) -> None:
+    """Nor those that go with their session, such as a snapshot's."""
     database18.run("CREATE TABLE orders (id int PRIMARY KEY)")
     setup(config_for(database18))
-    with Database(database18.server, "t_elsewhere") as elsewhere:
+    with (
+        Database(database18.server, "t_elsewhere") as elsewhere,
+        database18.connect() as connection,
+    ):
+        connection.execute("SELECT pg_create_logical_replication_slot('brief', 'pgoutput', true)")
         elsewhere.create_slot("elsewhere")
         physical = "SELECT pg_create_physical_replication_slot('physical')"
         database18.value(physical)

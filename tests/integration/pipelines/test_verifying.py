@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pydantic import SecretStr
 from penstock.changelog.consumers import consumers, register
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
+from penstock.decode.classify import RULE_OFF
 from penstock.errors import (
     LogRetired,
     NotSeeded,
@@ -397,6 +399,19 @@ def test_a_repair_that_finds_nothing_to_correct_has_nothing_to_tell_as_skipped(
     done = verified(config, repair=True)
     assert (done.differences, done.repaired) == ((), False)
     assert database.rows(SKIPPED) == [({},)]
+
+
+def test_what_was_not_to_count_is_told_after_a_repair_as_before(
+    database: Database, config: Config
+) -> None:  # M4.5, M5.6
+    seed(config, COUNTS, no_spark)
+    rule_off = {f"insert of public.archive: {RULE_OFF}": 5}
+    database.run(
+        f"UPDATE penstock.progress SET skipped = '{json.dumps(rule_off)}'",
+        "UPDATE stats SET count = 5 WHERE service = 's'",
+    )
+    assert verified(config, repair=True).repaired
+    assert database.rows(SKIPPED) == [(rule_off,)]
 
 
 def test_what_a_repair_has_counted_before_it_comes_is_not_told_as_skipped(

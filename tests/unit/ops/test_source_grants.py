@@ -31,7 +31,7 @@ SELECT = "GRANT SELECT {}ON public.notes TO capture"
     ("changes", "columns", "expected"),
     [
         ({}, ["service_id", "status"], []),
-        ({}, ["status"], [SELECT.format("(service_id) ")]),
+        ({}, ["status"], [SELECT.format("(service_id, ctid) ")]),
         ({"dimensions": {"all": "'x'"}}, ["id"], []),
         ({"dimensions": {"all": "'x'"}}, [], [SELECT.format("")]),
         ({"seed": False}, [], []),
@@ -43,7 +43,7 @@ SELECT = "GRANT SELECT {}ON public.notes TO capture"
         (
             {"sources": [{"table": "notes", "aliases": {"status": ["gone", "id"]}}]},
             ["service_id", "status"],
-            [SELECT.format("(id) ")],
+            [SELECT.format("(id, ctid) ")],
         ),
     ],
 )
@@ -59,7 +59,7 @@ def test_two_aggregates_of_one_table_ask_once() -> None:
     both = aggregate(), aggregate(name="more", dimensions=["status", "id"])
     assert list(missing_reads(both, facts)) == [
         (False, "GRANT USAGE ON SCHEMA public TO capture"),
-        (True, SELECT.format("(service_id, status, id) ")),
+        (True, SELECT.format("(service_id, status, id, ctid) ")),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.ops.plan import plan_setup
 from penstock.ops.steps import SOURCE
 from penstock.ops.target_plan import target_steps
 from penstock.pipelines.target_facts import SchemaFacts, TargetDatabase, check_target_version
+from penstock.pipelines.targets import targets_of
 from penstock.postgres.column_types import BaseType
 from support.aggregates import declared
 from support.facts import bare, column, source, table
@@ -154,3 +156,14 @@ def test_a_column_that_differs_between_sources_gets_a_type_for_both_or_needs_one
         list(target_steps([one], FACTS, facts(BaseType("text", "text")), PUBLISHED))
     instead = '{ expression = "cast(status as string)", type = "text" }'
     assert f"Write status = {instead}" in caught.value.remedy
+
+
+def test_a_declaration_that_is_advised_can_be_pasted() -> None:  # M7.3
+    dimensions = {'a "b" c': {"expression": 'concat(status, "x")', "type": "text"}}
+    aggregate = config(declared(dimensions=dimensions)).aggregate[0]
+    (target,) = targets_of(aggregate)
+    for line, expression, kind in (
+        (target.as_text('a "b" c'), 'cast(concat(status, "x") as string)', "text"),
+        (target.typed('a "b" c'), 'concat(status, "x")', "…"),
+    ):
+        assert tomllib.loads(line) == {'a "b" c': {"expression": expression, "type": kind}}

@@ -7,7 +7,7 @@ import tomllib
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.init.toml import comment, commented, key, value
+from penstock.toml import comment, commented, key, value
 
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
 
