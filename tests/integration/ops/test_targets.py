@@ -494,7 +494,7 @@ def test_the_role_of_the_targets_is_given_what_it_lacks_or_told(notes18: Databas
         grants = [s for step in setup(weak).steps for s in step.statements if "GRANT" in s]
         assert grants == [
             # It is the role of `dsn` too, which seeds.
-            "GRANT SELECT (service_id, status) ON public.notes TO writer",
+            "GRANT SELECT (service_id, status, ctid) ON public.notes TO writer",
             "GRANT USAGE ON SCHEMA penstock TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.progress TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.parked TO writer",
