@@ -27,7 +27,8 @@ from penstock.postgres.failures import translated
 from penstock.postgres.packing import Packed, Packing, form_of, in_pages, leaf_pages, page_bounds
 from penstock.postgres.tables import Column
 
-# Ranges one after the other that turn out to have values too large to be packed.
+# Ranges one after the other that turn out to have a value too large to be packed: then that is
+# usual, and what is left is copied at one go.
 _MOST_IN_VAIN = 2
 
 
@@ -63,20 +64,7 @@ def rows_in_columns(
             return
         names = [each.column.name for each in columns]
         packing = Packing(connection, rows, list(zip(names, forms, strict=True)))
-        large = 0
-        bounds = page_bounds(leaves.values())
-        for first, end in zip(bounds, [*bounds[1:], None], strict=True):
-            packed = packing.packed(in_pages(first, end))
-            if packed is None:
-                large += 1
-                # Where large values are usual, it would all be packed in vain.
-                end = end if large < _MOST_IN_VAIN else None
-                yield from _copied(connection, rows, columns, in_pages(first, end))
-                if end is None:
-                    break
-            elif packed[0]:
-                large = 0
-                yield _unpacked(*packed, columns)
+        yield from _by_pages(connection, rows, columns, packing, page_bounds(leaves.values()))
         if not leaf_pages(connection, table).keys() <= leaves.keys():
             raise TableRewritten(
                 f"{table} got a partition while its rows were read", remedy="Run this again"
@@ -88,6 +76,28 @@ def _columns(
 ) -> list[_Column]:
     given, found = bound.given[source.table], columns_of(connection, source, bound)
     return [_Column(i, found[i.name], given[i.name]) for i in bound.summed.inputs]
+
+
+def _by_pages(
+    connection: psycopg.Connection[Any],
+    rows: sql.Composable,
+    columns: Sequence[_Column],
+    packing: Packing,
+    bounds: Sequence[int],
+) -> Iterator[Rows]:
+    in_vain = 0
+    for first, end in zip(bounds, [*bounds[1:], None], strict=True):
+        packed = packing.packed(in_pages(first, end))
+        if packed is not None:
+            in_vain = 0
+            if packed[0]:
+                yield _unpacked(*packed, columns)
+            continue
+        in_vain += 1
+        if in_vain == _MOST_IN_VAIN:
+            yield from _copied(connection, rows, columns, in_pages(first, None))
+            return
+        yield from _copied(connection, rows, columns, in_pages(first, end))
 
 
 def _copied(

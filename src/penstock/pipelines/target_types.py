@@ -31,9 +31,10 @@ _TEXT, _VARBIT = BaseType("text", "text"), BaseType("varbit", "bit varying")
 # By what Spark computes: in which types all of its values are, besides text.
 _STORES: dict[Kind, Sequence[str]] = {
     Kind.BOOLEAN: ("bool",),
-    Kind.SMALLINT: (*_WHOLE, "oid"),
-    Kind.INTEGER: (*_WHOLE, "oid"),
-    Kind.BIGINT: (*_WHOLE, "oid"),
+    # Not oid, which takes -1 for 4294967295.
+    Kind.SMALLINT: _WHOLE,
+    Kind.INTEGER: _WHOLE,
+    Kind.BIGINT: _WHOLE,
     Kind.DECIMAL: ("numeric",),
     Kind.REAL: ("float4", "float8", "numeric"),
     Kind.DOUBLE: ("float8", "numeric"),
