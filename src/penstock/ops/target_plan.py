@@ -15,7 +15,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.published_targets import published_targets
 from penstock.ops.steps import Step
 from penstock.ops.target_grants import check_privileges, missing_grants
-from penstock.pipelines.bookkeeping import SCHEMA, TABLES
+from penstock.pipelines.bookkeeping import SCHEMA, TABLES, kept_by_another
 from penstock.pipelines.target_checks import target_errors
 from penstock.pipelines.target_facts import BOOKKEEPING
 from penstock.pipelines.targets import Target, create_sql
@@ -59,6 +59,8 @@ def clashes(destination: Destination, facts: SourceFacts) -> Iterator[TargetClas
         elif users.setdefault(table, name) != name:
             problem = f"aggregates {users[table]} and {name} both write to {table}"
             yield TargetClash(problem, remedy="Give each a table of its own", table=table)
+        elif (keeper := destination.facts.keepers.get(table, name)) != name:
+            yield kept_by_another(table, name, keeper)
 
 
 def _create(

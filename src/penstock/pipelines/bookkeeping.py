@@ -8,14 +8,16 @@ the two change in one transaction or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import psycopg
 from psycopg.rows import class_row
 
+from penstock.errors import TargetClash
 from penstock.lsn import Lsn
+from penstock.names import TableName
 
 SCHEMA = "penstock"
 State = Literal["seeding", "seeded", "live"]
@@ -59,6 +61,12 @@ CREATE TABLE penstock.parked (
     parked_at timestamptz NOT NULL DEFAULT now(),
     retry_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (aggregate, target, digest)
+)""",
+    "targets": """
+CREATE TABLE penstock.targets (
+    target text PRIMARY KEY,
+    -- The one that keeps it: two would add their changes to each other's counts.
+    aggregate text NOT NULL REFERENCES penstock.progress ON DELETE CASCADE
 )""",
     # What it held before a crash nobody needs: the sums are computed again.
     "staged": """
@@ -120,6 +128,46 @@ def read_progress(
     sql = _PROGRESS + (" FOR UPDATE" if lock else "")
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
         return cursor.execute(sql.encode(), [aggregate]).fetchone()
+
+
+def keep(connection: psycopg.Connection[Any], aggregate: str, tables: Sequence[TableName]) -> None:
+    """An aggregate that has begun keeps these tables from now on. Raises `TargetClash`."""
+    names = list(map(str, tables))
+    connection.execute(
+        "DELETE FROM penstock.targets WHERE aggregate = %s AND target <> ALL (%s)",
+        [aggregate, names],
+    )
+    connection.execute(
+        "INSERT INTO penstock.targets SELECT unnest(%s::text[]), %s ON CONFLICT DO NOTHING",
+        [names, aggregate],
+    )
+    keepers = read_keepers(connection, tables)
+    for table in tables:
+        if (keeper := keepers[table]) != aggregate:
+            raise kept_by_another(table, aggregate, keeper)
+
+
+def read_keepers(
+    connection: psycopg.Connection[Any], tables: Iterable[TableName]
+) -> dict[TableName, str]:
+    """Which aggregate keeps a table, of those that one does."""
+    names = {str(table): table for table in tables}
+    rows = connection.execute(
+        "SELECT target, aggregate FROM penstock.targets WHERE target = ANY (%s)", [list(names)]
+    )
+    return {names[target]: aggregate for target, aggregate in rows}
+
+
+def kept_by_another(table: TableName, aggregate: str, keeper: str) -> TargetClash:
+    """Of another file, perhaps, with a log of its own."""
+    literal = str(table).replace("'", "''")
+    release = f"DELETE FROM penstock.targets WHERE target = '{literal}'"  # noqa: S608 - told, not run
+    return TargetClash(
+        f"aggregate {aggregate} writes to {table}, which aggregate {keeper} keeps",
+        remedy=f"Name another table in its targets. Or, if {keeper} no longer writes there, run in "
+        f"the target's database: {release}",
+        table=table,
+    )
 
 
 def skipped_json(skipped: Mapping[str, int]) -> str:

@@ -20,3 +20,11 @@ def try_lock(connection: psycopg.Connection[Any], work: Work, aggregate: str) ->
 
 def wait_for_lock(connection: psycopg.Connection[Any], work: Work, aggregate: str) -> None:
     connection.execute(f"SELECT pg_advisory_lock({_KEY})".encode(), [work, aggregate])
+
+
+def is_locked(connection: psycopg.Connection[Any], work: Work, aggregate: str) -> bool:
+    """Whether somebody else has it."""
+    if not try_lock(connection, work, aggregate):
+        return True
+    connection.execute(f"SELECT pg_advisory_unlock({_KEY})".encode(), [work, aggregate])
+    return False

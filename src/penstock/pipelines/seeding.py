@@ -26,13 +26,13 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import SeedingUnderWay
+from penstock.errors import PipelineFenced, SeedingUnderWay
 from penstock.lsn import Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
+from penstock.pipelines.bookkeeping import Progress, keep, read_progress, skipped_json
 from penstock.pipelines.grouping_told import OnGrouping
-from penstock.pipelines.locks import try_lock
+from penstock.pipelines.locks import is_locked, try_lock
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_tables import read_targets, usable
@@ -64,6 +64,7 @@ def seed(
     """
     log = LogReader(config.log.path)
     with _alone(config, aggregate) as target:
+        _require_same_log(target, aggregate.name, log)
         before = _begin(target, aggregate, log)
         try:
             hold(aggregate.name, log, log.end().lsn)
@@ -99,6 +100,20 @@ def seed_if_due(
         hold(aggregate.name, log, log.end().lsn)
         on_rows(0)
         return _seed(config, aggregate, spark, target, stop, on_rows, on_grouping)
+
+
+def _require_same_log(target: psycopg.Connection[Any], aggregate: str, log: LogReader) -> None:
+    """Not if a job follows another log for an aggregate of this name: it would be stopped."""
+    with usable(aggregate):
+        progress = read_progress(target, aggregate)
+        other = progress is not None and progress.log_id != str(log.identity.log_id)
+        if other and is_locked(target, "job", aggregate):
+            raise PipelineFenced(
+                f"a job that follows another log keeps an aggregate of the name {aggregate} in "
+                "this database",
+                remedy="If it is another file's, give this one another name; else stop that job",
+                aggregate=aggregate,
+            )
 
 
 @contextmanager
@@ -199,6 +214,7 @@ def begin(
             "lsn": str(lsn),
         },
     )
+    keep(target, aggregate.name, [each.table for each in aggregate.targets])
 
 
 def _write(

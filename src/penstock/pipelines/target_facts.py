@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -19,6 +19,7 @@ from penstock.pipelines.bookkeeping import (
     TABLES,
     ParkedKeys,
     Progress,
+    read_keepers,
     read_parked,
     read_progress,
 )
@@ -87,6 +88,8 @@ class TargetDatabase:
     progress: Mapping[str, Progress]
     # Of all of them.
     parked: tuple[ParkedKeys, ...] = ()
+    # Of the targets: which aggregate keeps each, as far as the role may read it.
+    keepers: Mapping[TableName, str] = field(default_factory=dict)
 
 
 def read_target_database(
@@ -99,6 +102,7 @@ def read_target_database(
 ) -> TargetDatabase:
     """`writers` are roles that shall write there; the connection's own is always among them."""
     check_target_version(connection.info.server_version)
+    targets = list(targets)
     names = [*BOOKKEEPING, *targets]
     roles = sorted({*writers, connection.info.user})
     with translated("read the target's catalog"), connection.cursor(row_factory=dict_row) as cursor:
@@ -108,6 +112,7 @@ def read_target_database(
         tables = read_target_tables(connection, names, roles)
         begun = aggregates if _may_read("progress", connection, tables) else ()
         waiting = aggregates if _may_read("parked", connection, tables) else ()
+        kept = targets if _may_read("targets", connection, tables) else ()
         return TargetDatabase(
             **server,
             schemas=_read_schemas(cursor, {name.schema for name in names}, roles),
@@ -115,6 +120,7 @@ def read_target_database(
             types={text: _read_type(connection, text) for text in types},
             progress=_read_progress(connection, begun),
             parked=read_parked(connection, waiting) if waiting else (),
+            keepers=read_keepers(connection, kept) if kept else {},
         )
 
 

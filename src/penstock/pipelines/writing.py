@@ -28,7 +28,7 @@ from penstock.errors import (
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
-from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.bookkeeping import Progress, keep, read_progress
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.parking import next_try_s
@@ -279,6 +279,7 @@ class Writer(Closing):
                 "UPDATE penstock.progress SET epoch = epoch + 1 WHERE aggregate = %s", [self.name]
             )
             progress = read_progress(connection, self.name)
+            keep(connection, self.name, [each.table for each in self.config.targets])
         assert progress is not None  # noqa: S101 - it was there just now
         self.needs_seed = progress.state == "seeding"
         if not self.needs_seed:

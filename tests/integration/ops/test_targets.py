@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from penstock.config import Config
+from penstock.declarations import AggregateConfig
 from penstock.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -18,6 +20,7 @@ from penstock.errors import (
     TargetClash,
     TargetMismatch,
 )
+from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import exit_code
@@ -25,6 +28,7 @@ from penstock.ops.setup import setup
 from penstock.ops.steps import SOURCE
 from penstock.ops.teardown import teardown
 from penstock.pipelines.ready import require_targets
+from penstock.pipelines.seeding import begin
 from penstock.pipelines.target_tables import read_targets
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.tables import read_tables
@@ -133,7 +137,7 @@ def test_targets_and_their_bookkeeping_are_made_before_the_slot(notes: Database)
         "CREATE INDEX stats_status_idx ON public.stats USING btree (status)",
     ]
     tables = notes.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'penstock' ORDER BY 1")
-    assert tables == [("parked",), ("progress",), ("staged",)]
+    assert tables == [("parked",), ("progress",), ("staged",), ("targets",)]
     # Idempotent, and doctor agrees.
     assert setup(config).steps == ()
     found = findings(notes, aggregate)
@@ -443,6 +447,19 @@ def test_a_target_that_is_a_source_or_shared_is_refused(notes18: Database) -> No
         assert any("write" in f.what for f in diagnose(config) if f.level == "error")
 
 
+# M5.3: two would add their changes to each other's counts.
+def test_a_target_that_another_file_s_aggregate_keeps_is_refused(notes18: Database) -> None:
+    setup(config_with(notes18, declared()))
+    with notes18.connect() as connection:
+        begin(connection, AggregateConfig.model_validate(declared()), str(uuid4()), Lsn(1))
+    other = config_with(notes18, declared(name="again"))
+    with pytest.raises(TargetClash, match="which aggregate counts keeps") as caught:
+        setup(other)
+    assert any("counts keeps" in f.what for f in diagnose(other) if f.level == "error")
+    notes18.run(caught.value.remedy.partition("database: ")[2])
+    setup(other)
+
+
 # M5.3: another database, and another server.
 def test_targets_can_be_in_another_database_or_on_another_server(notes18: Database) -> None:
     with (
@@ -498,6 +515,7 @@ def test_the_role_of_the_targets_is_given_what_it_lacks_or_told(notes18: Databas
             "GRANT USAGE ON SCHEMA penstock TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.progress TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.parked TO writer",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.targets TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.staged TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON public.stats TO writer",
         ]

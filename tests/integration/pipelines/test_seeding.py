@@ -17,8 +17,10 @@ from penstock.changelog.storage import LocalStorage
 from penstock.config import Config
 from penstock.errors import (
     LogNotWritten,
+    PipelineFenced,
     SeedingUnderWay,
     ServerRewound,
+    TargetClash,
     TargetUnavailable,
     WrongServer,
 )
@@ -26,6 +28,7 @@ from penstock.lsn import Lsn
 from penstock.pipelines import seeding
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.job import Job
+from penstock.pipelines.locks import try_lock
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import Seeded, begin, seed, seed_if_due
 from penstock.pipelines.source_rows import Truth
@@ -111,6 +114,53 @@ def test_seeding_replaces_what_was_there_with_what_is_there_now(
     assert source.rows("SELECT changes, clamped, skipped, epoch FROM penstock.progress") == [
         (0, 0, {}, 7)
     ]
+
+
+def test_a_table_that_one_aggregate_keeps_is_not_another_s(
+    source: Database, tmp_path: Path
+) -> None:  # M5.3: each would add its changes to the other's counts
+    """Of another file, too, that has a log of its own."""
+    seed(config_of(source, tmp_path / "one"), SEEDED, no_spark)
+    other, config = declared(name="thief"), config_of(source, tmp_path / "two")
+    with pytest.raises(TargetClash, match=r"thief writes to public\.stats, .* counts keeps") as e:
+        seed(config, other, no_spark)
+    assert shown(source) == EXPECTED
+    assert source.rows("SELECT aggregate FROM penstock.progress") == [("counts",)]
+    # As is advised, where the first is gone.
+    source.run(e.value.remedy.partition("database: ")[2])
+    seed(config, other, no_spark)
+    with pytest.raises(TargetClash, match="thief keeps"):
+        seed(config_of(source, tmp_path / "three"), SEEDED, no_spark)
+
+
+def test_a_table_that_an_aggregate_no_longer_writes_is_free(
+    source: Database, tmp_path: Path
+) -> None:  # M5.3
+    source.run(STATS.replace("stats", "moved"))
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    seed(config, declared(targets=["moved"]), no_spark)
+    seed(config, declared(name="next"), no_spark)
+    assert source.rows("SELECT target, aggregate FROM penstock.targets ORDER BY 1") == [
+        ("public.moved", "counts"),
+        ("public.stats", "next"),
+    ]
+
+
+def test_an_aggregate_that_a_job_of_another_log_follows_is_not_reset(
+    source: Database, tmp_path: Path
+) -> None:  # M3.9, M5.5: another file's, of the same name
+    first = config_of(source, tmp_path / "one")
+    seed(first, SEEDED, no_spark)
+    before, config = state(source), config_of(source, tmp_path / "two")
+    with source.connect() as job:
+        assert try_lock(job, "job", "counts")
+        with pytest.raises(PipelineFenced, match="follows another log keeps an aggregate of") as e:
+            seed(config, SEEDED, no_spark)
+        assert "another name" in e.value.remedy
+        assert state(source) == before
+        seed(first, SEEDED, no_spark)  # whose job it is
+    seed(config, SEEDED, no_spark)
 
 
 def test_without_seeding_a_reset_empties_and_begins_at_the_end_of_the_log(
@@ -302,7 +352,7 @@ def test_a_target_that_cannot_be_written_is_one_of_our_errors(
     with pytest.raises(TargetUnavailable, match="counts") as raised:
         seed(config, SEEDED, no_spark)
     assert "hidden" not in str(raised.value)
-    source.run("DROP TABLE penstock.parked, penstock.progress")
+    source.run("DROP TABLE penstock.parked, penstock.targets, penstock.progress")
     with pytest.raises(TargetUnavailable, match="counts"):
         seed(config, SEEDED, no_spark)
 
