@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-# A date is a date of UTC unless the expression says otherwise, and what overflows is an error.
-_MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+# A date is a date of UTC unless the expression says otherwise, what overflows is an error, and
+# columns whose names differ in capitals are two, as they are in Postgres.
+_MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+}
 
 
 def with_meaning(spark: SparkSession) -> SparkSession:
