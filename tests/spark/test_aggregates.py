@@ -87,6 +87,7 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
     monkeypatch.setattr(grouped_by_spark, "_WORTH_IT", worth_it)
     monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 5)
     monkeypatch.setattr(grouped_by_spark, "_ROWS_AT_ONCE", 300)
+    monkeypatch.setattr(grouped_by_spark, "_WORTH_A_JOB", 1)
     config = notify_config(prepared, tmp_path / "log", AGGREGATE)
     read: list[int] = []
     with prepared.connect() as connection, captured(config):

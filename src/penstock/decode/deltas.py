@@ -21,6 +21,7 @@ from penstock.decode.classify import Counted, Needed, classify, told_once
 from penstock.decode.columns import Mask, Texts, column_as
 from penstock.decode.definition import Definition
 from penstock.decode.images import images
+from penstock.decode.minutes import minutes
 from penstock.decode.octets import Octets
 from penstock.decode.tuples import TEXT
 from penstock.decode.types import MAX_PRECISION, Kind, ValueType
@@ -51,11 +52,13 @@ class Input:
 
     name: str
     kind: ValueType
+    # Of a moment no more than the minute is asked for.
+    by_minute: bool = False
 
     @property
     def key(self) -> str:
         """Its name among all aggregates' columns: one of the same name may have another type."""
-        return f"{self.name} {self.kind}"
+        return f"{self.name} {self.kind}{' by the minute' if self.by_minute else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +298,9 @@ def signed(
     wanted: Summed, arrays: Mapping[Input, pa.Array], sign: pa.Array, good: Mask
 ) -> pa.Table:
     """The rows as they are, with what each adds."""
-    columns = {each.key: arrays[each] for each in wanted.keys}
+    columns = {
+        each.key: minutes(arrays[each]) if each.by_minute else arrays[each] for each in wanted.keys
+    }
     columns[ROWS] = sign
     for each in wanted.sums:
         values = arrays[each].cast(sum_type(each.kind))

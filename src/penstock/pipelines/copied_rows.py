@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import psycopg
@@ -18,7 +18,7 @@ def copied_rows(
     rows: sql.Composable,
     columns: Sequence[str],
     condition: sql.Composable,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     statement = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
         sql.SQL(", ").join(map(sql.Identifier, columns)), rows, condition
     )

@@ -5,8 +5,9 @@ does for the log: there is one definition of what an expression gives.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from penstock.pipelines.binding import Bound
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouped_rows import grouped_rows
 from penstock.pipelines.meaning import with_meaning
+from penstock.pipelines.moments import by_minute
 from penstock.pipelines.source_columns import Rows, rows_in_columns
 from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
 from penstock.postgres.failures import translated
 
-# What Spark gets at one go: long beside the start of a job, little memory, also if rows are large.
+# What Spark gets at one go: rows that were so many before they were added up, and still are enough
+# to be long beside the start of a job; little memory, also if rows are large.
 _ROWS_AT_ONCE = 1_000_000
+_WORTH_A_JOB = 50_000
 _BYTES_AT_ONCE = 32 * 2**20
 _ROWS_IN_TASK = 500_000
 _UNDER_WAY = 2
@@ -35,14 +39,14 @@ _UNDER_WAY = 2
 _WORTH_IT = 0.5
 
 
-def prepared(spark: SparkSession, bound: Bound) -> SparkSession:
-    """Once, for all tables."""
+def prepared(spark: SparkSession, bound: Bound) -> Bound:
+    """Once, for all tables: the session is, and the aggregate is as it is read by it."""
     require_computable(with_meaning(spark), [bound])
     # Else Spark's driver makes an object of every row, and computes there: all of its memory.
     spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
     # Each batch becomes a task, and with the usual 10,000 rows costs more than they do.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_IN_TASK))
-    return spark
+    return by_minute(bound, spark)
 
 
 def grouped_by_spark(
@@ -52,13 +56,16 @@ def grouped_by_spark(
     spark: SparkSession,
     on_more: OnRows,
 ) -> Iterator[Truth]:
-    """All of a table, by portions; `on_more` is told how many rows each has. The session is a
-    `prepared` one.
+    """All of a table, by portions; `on_more` is told how many rows each has. All is
+    `prepared`.
     """
     # Spark computes portions while the next is read.
-    with ThreadPoolExecutor(_UNDER_WAY, "computing") as pool:
+    with (
+        ThreadPoolExecutor(_UNDER_WAY, "computing") as pool,
+        closing(_portions(connection, bound, source)) as portions,
+    ):
         under_way: deque[Future[Truth]] = deque()
-        for rows, portion in _portions(connection, bound, source):
+        for rows, portion in portions:
             under_way.append(pool.submit(_computed, spark, bound, portion))
             on_more(rows)
             if len(under_way) > _UNDER_WAY:
@@ -71,7 +78,7 @@ def _portions(
     connection: psycopg.Connection[Any],
     bound: Bound,
     source: AggregateSource,
-) -> Iterator[tuple[int, Truth]]:
+) -> Generator[tuple[int, Truth], None, None]:
     """How many rows were read since the last time, and what they add, for Spark to group."""
     if not bound.summed.inputs:
         yield from _alike(connection, source.table)
@@ -80,23 +87,24 @@ def _portions(
     waiting: list[pa.Table] = []
     left_out: Counter[str] = Counter()
     add_up = summed_up
-    for rows in rows_in_columns(connection, bound, source):
-        count += rows.count
-        deltas, bad = _deltas(bound, rows, add_up)
-        waiting.append(deltas)
-        left_out.update(bad)
-        if len(deltas) > rows.count * _WORTH_IT:
-            add_up = signed  # hardly two rows are equal: Spark adds them up
-        if _is_enough(waiting):
-            yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
-            count, waiting, left_out = 0, [], Counter()
+    with closing(rows_in_columns(connection, bound, source)) as found:
+        for rows in found:
+            count += rows.count
+            deltas, bad = _deltas(bound, rows, add_up)
+            waiting.append(deltas)
+            left_out.update(bad)
+            if len(deltas) > rows.count * _WORTH_IT:
+                add_up = signed  # hardly two rows are equal: Spark adds them up
+            if _is_enough(count, waiting):
+                yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+                count, waiting, left_out = 0, [], Counter()
     if waiting:
         yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
 
 
-def _is_enough(waiting: list[pa.Table]) -> bool:
+def _is_enough(read: int, waiting: list[pa.Table]) -> bool:
     rows, size = sum(map(len, waiting)), sum(table.nbytes for table in waiting)
-    return rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE
+    return (read >= _ROWS_AT_ONCE and rows >= _WORTH_A_JOB) or size >= _BYTES_AT_ONCE
 
 
 def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, Truth]]:

@@ -40,6 +40,7 @@ from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.meaning import with_meaning
+from penstock.pipelines.moments import by_minute
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.sources import read_sources
@@ -176,6 +177,7 @@ class Job:
         self._spark.conf.set("spark.sql.shuffle.partitions", str(cores))
         self._bound, self._writers = _declared(self._config, self._log, self._stopping)
         require_computable(self._spark, self._bound, self._config.source.conninfo)
+        self._bound = [by_minute(each, self._spark) for each in self._bound]
         for writer in self._writers:
             stack.enter_context(writer)
         _require_one(self._writers)

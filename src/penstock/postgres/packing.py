@@ -50,6 +50,12 @@ class Packed:
     valid: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    count: int
+    columns: Sequence[Packed]
+
+
 _NUMBERS = {
     "bool": Form("boolsend({})", "u1"),
     "int2": Form("int2send({})", ">i2"),
@@ -147,15 +153,15 @@ class Packing:
         for name, value in _SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, true)", [name, value])
 
-    def packed(self, pages: sql.Composable) -> tuple[int, list[Packed]] | None:
-        """How many rows there are, and the columns. None: a value is too large."""
+    def packed(self, pages: sql.Composable) -> PackedRows | None:
+        """None: a value is too large."""
         rows, large, pieces = self._ask(pages)
         if large:
             return None
         found = [self._column(place, pieces) for place in range(len(self._columns))]
         nulls = {place for place, each in enumerate(found) if each.count < rows}
         if nulls <= self._with_nulls:
-            return rows, found
+            return PackedRows(rows, found)
         self._with_nulls |= nulls
         return self.packed(pages)
 

@@ -297,9 +297,9 @@ def test_values_that_take_no_room_in_a_page_take_little_in_memory(
     sizes: list[int] = []
     unpacked = source_columns._unpacked
 
-    def measured(count: int, packed: Sequence[packing.Packed], columns: Any) -> Rows:
-        sizes.append(max(len(each.data) for each in packed))
-        return unpacked(count, packed, columns)
+    def measured(rows: packing.PackedRows, columns: Any) -> Any:
+        sizes.append(max(len(each.data) for each in rows.columns))
+        return unpacked(rows, columns)
 
     monkeypatch.setattr(source_columns, "_unpacked", measured)
     with snapshot(database18.dsn()) as source:
