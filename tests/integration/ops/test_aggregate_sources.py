@@ -12,21 +12,9 @@ from penstock.ops.doctor import diagnose
 from penstock.ops.findings import Finding
 from penstock.ops.setup import setup
 from penstock.pipelines.sources import read_sources
-from support.aggregates import NOTES, bad, config_with, declared, findings
+from support.aggregates import bad, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, slots
-
-
-@pytest.fixture
-def notes(database: Database) -> Database:
-    database.run(NOTES)
-    return database
-
-
-@pytest.fixture
-def notes18(database18: Database) -> Database:
-    database18.run(NOTES)
-    return database18
 
 
 # M5.2, M7.3
