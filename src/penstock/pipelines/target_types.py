@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.decode.types import Kind, ValueType
 from penstock.pipelines.inputs import INTEGERS
@@ -26,8 +27,8 @@ _TYPED = frozenset(
 # bpchar, so that some more are the same value.
 _WIDENED = frozenset("timestamp timestamptz time bpchar".split())
 _WHOLE = (*INTEGERS, "numeric")
-_BIGINT, _NUMERIC = BaseType("int8", "bigint"), BaseType("numeric", "numeric")
-_TEXT, _VARBIT = BaseType("text", "text"), BaseType("varbit", "bit varying")
+BIGINT, NUMERIC = BaseType("int8", "bigint"), BaseType("numeric", "numeric")
+TEXT, _VARBIT = BaseType("text", "text"), BaseType("varbit", "bit varying")
 # By what Spark computes: in which types all of its values are, besides text.
 _STORES: dict[Kind, Sequence[str]] = {
     Kind.BOOLEAN: ("bool",),
@@ -44,6 +45,18 @@ _STORES: dict[Kind, Sequence[str]] = {
     # As the clock shows it in UTC, or wherever the expression has moved it.
     Kind.TIMESTAMPTZ: ("timestamptz", "timestamp"),
 }
+# The server casts anything to these, and these to anything.
+_CAST_FREELY = frozenset("text varchar bpchar name citext".split())
+# Within each of these, any to any. It knows more casts; of those, values may become equal.
+_CAST_AMONG = tuple(
+    frozenset(names.split())
+    for names in (
+        "int2 int4 int8 float4 float8 numeric",
+        "oid int4 int8",
+        "date timestamp timestamptz",
+        "bit varbit",
+    )
+)
 
 
 def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
@@ -54,12 +67,21 @@ def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
     return all(keeps_column(column, given) for given in _as_counted(sources))
 
 
-def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> str | None:
+def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> BaseType | None:
     """For a column that does not; None: no type keeps the values of all sources."""
     if not sources:
         return unlimited(column)
     found = common_type(sources)
-    return None if found is None else found.sql
+    # A type of the user's own may be lacking where the target is.
+    return found if found is None or found.builtin else TEXT
+
+
+def has_cast(column: BaseType, kind: BaseType) -> bool:
+    """Whether the server takes `column::kind`; some of what is there it may refuse all the same."""
+    names = {column.name, kind.name}
+    return (
+        len(names) == 1 or bool(names & _CAST_FREELY) or any(names <= each for each in _CAST_AMONG)
+    )
 
 
 def _as_counted(sources: Sequence[BaseType]) -> list[BaseType]:
@@ -122,11 +144,14 @@ def keeps_sum(column: BaseType, summed: BaseType | None) -> bool:
     return column.name == "numeric" and (column.limits is None or column.limits[1] >= max(scale, 0))
 
 
-def unlimited(kind: BaseType) -> str:
-    """The type without its modifier, as SQL writes it; the nearest one that keeps all values."""
-    others = {"bpchar": "text", "bit": "bit varying", "interval": "interval"}
-    others |= dict.fromkeys(("name", "char", "citext"), "text")
-    return others.get(kind.name) or re.sub(r"\(\d+(?:,-?\d+)?\)", "", kind.sql)
+def unlimited(kind: BaseType) -> BaseType:
+    """The type without its modifier; the nearest one that keeps all values."""
+    if kind.name in ("bpchar", "name", "char", "citext"):
+        return TEXT
+    if kind.name == "bit":
+        return _VARBIT
+    sql = "interval" if kind.name == "interval" else re.sub(r"\(\d+(?:,-?\d+)?\)", "", kind.sql)
+    return replace(kind, sql=sql, modifier=-1)
 
 
 def common_type(kinds: Sequence[BaseType]) -> BaseType | None:
@@ -142,9 +167,9 @@ def _widest(kinds: Sequence[BaseType]) -> BaseType:
     if names <= set(INTEGERS):
         return max(kinds, key=lambda kind: INTEGERS.index(kind.name))
     if names <= {*INTEGERS, "oid"}:
-        return _BIGINT
+        return BIGINT
     if names <= {*INTEGERS, "oid", "numeric"}:
-        return _NUMERIC
+        return NUMERIC
     if names == {"float4", "float8"}:
         return next(kind for kind in kinds if kind.name == "float8")
     if names == {"bpchar"}:
@@ -152,5 +177,5 @@ def _widest(kinds: Sequence[BaseType]) -> BaseType:
     if names <= {"bit", "varbit"}:
         return _VARBIT
     if len(names) == 1 and first.builtin:
-        return BaseType(first.name, unlimited(first))
-    return _TEXT
+        return unlimited(first)
+    return TEXT

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from penstock.config import Config
-from penstock.errors import ConfigError, InputUnfit, TargetMismatch
+from penstock.declarations import AggregateConfig
+from penstock.errors import ConfigError, InputUnfit, PenstockError, TargetMismatch
+from penstock.names import TableName
 from penstock.ops.doctor import diagnose
 from penstock.ops.setup import setup
+from penstock.pipelines.target_checks import target_errors
+from penstock.pipelines.target_facts import read_target_tables
+from penstock.pipelines.targets import Target, targets_of
+from penstock.postgres.tables import read_tables
 from support.aggregates import bad, columns, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, slots
@@ -61,6 +69,88 @@ def test_a_sum_s_column_must_not_round(notes18: Database, kind: str, fits: bool)
     assert any("does not hold sums of numeric(10,4) exactly" in f.what for f in found) is not fits
 
 
+# Types that a user's own table may have, each with a value; strings may hold anything.
+EVERY = {
+    "boolean": "true",
+    "smallint": "1",
+    "integer": "1",
+    "bigint": "1",
+    "oid": "1",
+    "real": "1.5",
+    "double precision": "1.5",
+    "numeric": "1.5",
+    "numeric(10,2)": "1.5",
+    "text": None,
+    "varchar": None,
+    "varchar(3)": None,
+    "char(5)": None,
+    "bpchar": None,
+    "name": None,
+    '"char"': "x",
+    "uuid": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    "date": "2026-07-01",
+    "timestamp": "2026-07-01 12:00",
+    "timestamp(0)": "2026-07-01 12:00",
+    "timestamptz": "2026-07-01 12:00Z",
+    "time": "12:00",
+    "time(0)": "12:00",
+    "interval": "1 day",
+    "bytea": "x",
+    "bit(4)": "1010",
+    "varbit": "101",
+    "inet": "10.0.0.1",
+    "cidr": "10.0.0.0/8",
+    "macaddr": "08:00:2b:01:02:03",
+    "macaddr8": "08:00:2b:01:02:03:04:05",
+    "pg_lsn": "0/1",
+    "xid8": "1",
+    "kind": "email",
+}
+# Of a column that can be a dimension.
+SOURCES = {kind: f"c{n}" for n, kind in enumerate(EVERY) if kind not in ("numeric", "interval")}
+
+
+def run_advised(database: Database, *remedies: str) -> None:
+    found = [re.match(r"Run: (.*?)(?:; or |; then|, and write |$)", each) for each in remedies]
+    database.run(*(sql for each in found if each for sql in each[1].split("; ")))
+
+
+def wrong(database: Database, targets: Sequence[Target]) -> list[PenstockError]:
+    """What is wrong with targets of which `every` is the source."""
+    with database.connect() as connection:
+        tables = read_tables(connection, [TableName("public", "every")])
+        found = read_target_tables(connection, [target.table for target in targets])
+    return [
+        error for target in targets for error in target_errors(target, found[target.table], tables)
+    ]
+
+
+# M4.1, M7.3
+def test_the_server_accepts_what_is_advised_for_a_column_of_any_type(database18: Database) -> None:
+    columns = ", ".join(f"{name} {kind}" for kind, name in SOURCES.items())
+    made = ["CREATE TYPE kind AS ENUM ('email')", f"CREATE TABLE every ({columns})"]
+    targets: list[Target] = []
+    for kind, value in EVERY.items():
+        for dimension in SOURCES.values():
+            name = f"t{len(targets)}"
+            aggregate = declared(
+                sources=["every"],
+                dimensions={"c": dimension},
+                measures={"n": "count"},
+                targets=[name],
+            )
+            targets += targets_of(AggregateConfig.model_validate(aggregate))
+            default = f"{kind} NOT NULL DEFAULT '{value or 1}'"
+            made.append(f"CREATE TABLE {name} (c {default} UNIQUE, n {default})")
+            if value is not None:
+                made.append(f"INSERT INTO {name} DEFAULT VALUES")
+    database18.run(*made)
+    found = wrong(database18, targets)
+    assert len(found) > len(targets)
+    run_advised(database18, *(error.remedy for error in found))
+    assert not wrong(database18, targets)
+
+
 def two_tables(database: Database, first: str, second: str) -> None:
     database.run(
         "CREATE TYPE mood AS ENUM ('sad')",
@@ -109,7 +199,9 @@ def test_a_column_of_two_types_gets_one_that_is_accepted_and_advised(
     database18.run("CREATE TABLE stats (c boolean PRIMARY KEY, count int NOT NULL)")
     with pytest.raises(TargetMismatch, match="would change values of") as caught:
         setup(of_both(database18))
-    assert f"TYPE {made} USING c::{made};" in caught.value.remedy
+    assert f" TYPE {made} USING " in caught.value.remedy
+    run_advised(database18, caught.value.remedy)
+    assert setup(of_both(database18)).steps == ()
     database18.run("DROP TABLE stats")
     with pytest.raises(ConfigError, match="would change values") as refused:
         setup(of_both(database18, {"expression": "c", "type": "boolean"}))
@@ -134,7 +226,7 @@ def test_a_column_of_which_no_type_keeps_all_values_is_to_be_an_expression(
     with pytest.raises(TargetMismatch) as mismatch:
         setup(of_both(database))
     assert "as string" in mismatch.value.remedy
-    database.run(mismatch.value.remedy.removeprefix("Run: ").split(", and")[0])
+    run_advised(database, mismatch.value.remedy)
     setup(of_both(database, as_text))
 
 

@@ -106,7 +106,9 @@ def test_these_would_change_and_something_better_is_known(
     column: BaseType, given: BaseType, better: str
 ) -> None:
     assert not keeps(column, [given])
-    assert better_type(column, [given]) == better
+    found = better_type(column, [given])
+    assert found is not None
+    assert found.sql == better
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,9 @@ def test_these_would_change_and_something_better_is_known(
 )
 def test_of_an_expression_any_value_must_be_kept(column: BaseType, better: str) -> None:
     assert not keeps(column, None)
-    assert better_type(column, None) == better
+    found = better_type(column, None)
+    assert found is not None
+    assert found.sql == better
 
 
 @pytest.mark.parametrize("column", [TEXT, VARCHAR, UUID, DATE, STAMP, NUMERIC, ENUM, FLOAT])
@@ -180,14 +184,12 @@ EVERY = (
 
 def test_what_is_advised_is_accepted_for_every_pair_of_types() -> None:  # M4.1, M7.3
     """Else the remedies would go in a circle."""
-    by_sql = {kind.sql: kind for kind in (*EVERY, BaseType("int8", "bigint"))}
     pairs = [*combinations(EVERY, 2), *((kind,) for kind in EVERY)]
     for column, sources in product((*EVERY, CITEXT, INTERVAL_0), [None, *pairs]):
         better = better_type(column, sources)
         if keeps(column, sources) or better is None:
             continue
-        known = by_sql.get(better) or BaseType(better.split()[0], better)
-        assert keeps(known, sources), (column, sources, better)
+        assert keeps(better, sources), (column, sources, better)
 
 
 @pytest.mark.parametrize(
