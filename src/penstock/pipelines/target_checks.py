@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from penstock.errors import PenstockError, TargetMismatch
 from penstock.names import quote
 from penstock.pipelines.target_facts import TargetFacts, UniqueKey
-from penstock.pipelines.target_types import TEXT, better_type, has_cast, keeps, keeps_sum
+from penstock.pipelines.target_types import TEXT, better_type, harm, has_cast, keeps, keeps_sum
 from penstock.pipelines.targets import Tables, Target
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import Column, TableFacts
@@ -90,9 +90,8 @@ def _dimension(
         expression = f", and write {target.as_text(name)}"
         if better is not None:
             expression = "; or make the dimension an expression that has such values"
-        of = f" of {' and '.join(kind.sql for kind in sources)}" if sources else ""
         yield (
-            f"column {name} is {column.type} and would change values{of} in silence",
+            f"column {name} is {column.type} and {harm(column.base, sources)}",
             _retyped(target, column, better or TEXT) + expression,
         )
     elif not column.exact:

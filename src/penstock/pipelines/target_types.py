@@ -1,7 +1,8 @@
 """Whether a column of a target keeps the values of a dimension or a measure as they are. Pure.
 
 The server rounds, pads or cuts some values when it stores them, without a word: then counts of
-different keys would become one. What it refuses aloud is no such danger: the key is parked.
+different keys would become one. What it refuses aloud is no such danger: the key is parked. But a
+text column that is too short for what its source may hold is found before.
 """
 
 from __future__ import annotations
@@ -14,11 +15,26 @@ from penstock.decode.types import Kind, ValueType
 from penstock.pipelines.inputs import INTEGERS
 from penstock.postgres.column_types import BaseType
 
+# What a modifier of a text counts besides its characters.
+_HEADER = 4
 # With a modifier, these round or pad what is stored.
 _ROUNDING = frozenset("timestamp timestamptz time timetz interval numeric bpchar bit".split())
 # Cut or pad whatever they are given, or take different texts for equal.
 _INEXACT = frozenset("bpchar bit name char citext".split())
 _STRINGS = ("text", "varchar")
+# The most characters of a value; of others they are not known, or in the modifier.
+_CHARS = {
+    "uuid": 36,
+    "name": 63,
+    "char": 4,
+    "time": 15,
+    "inet": 43,
+    "cidr": 43,
+    "macaddr": 17,
+    "macaddr8": 23,
+    "pg_lsn": 17,
+    "xid8": 20,
+}
 # Outside of Postgres these are typed; all others are their text.
 _TYPED = frozenset(
     "bool int2 int4 int8 oid float4 float8 numeric bytea date timestamp timestamptz".split()
@@ -94,9 +110,34 @@ def _keeps_any(column: BaseType) -> bool:
     return column.name not in _INEXACT and not (column.modifier >= 0 and column.name in _ROUNDING)
 
 
-def _cuts_blanks(column: BaseType) -> bool:
-    """A text that is too long is refused, but not if only blanks are: those are cut off."""
-    return column.name == "varchar" and column.modifier >= 0
+def harm(column: BaseType, sources: Sequence[BaseType] | None) -> str:
+    """What becomes of values in a column that does not keep them."""
+    of = f" of {' and '.join(kind.sql for kind in sources)}" if sources else ""
+    if _max_chars(column) is not None and keeps(unlimited(column), sources):
+        return f"is too short for some values{of}"
+    return f"would change values{of} in silence"
+
+
+def _max_chars(column: BaseType) -> int | None:
+    """Of a text column with a limit. What is longer is refused, but not if only blanks are too
+    many: those are cut off.
+    """
+    return column.modifier - _HEADER if column.name == "varchar" and column.modifier >= 0 else None
+
+
+def _chars(given: BaseType) -> int | None:
+    """The most characters of a value; None: any number."""
+    if given.is_enum:
+        return given.label_chars
+    if given.name in ("bit", "varbit") and given.modifier >= 0:
+        return given.modifier
+    return _CHARS.get(given.name) or _max_chars(given)
+
+
+def _fits(column: BaseType, given: BaseType) -> bool:
+    """Whether no text of a type is too long for a text column."""
+    limit, chars = _max_chars(column), _chars(given)
+    return limit is None or (chars is not None and chars <= limit)
 
 
 def keeps_column(column: BaseType, given: BaseType) -> bool:
@@ -107,15 +148,14 @@ def keeps_column(column: BaseType, given: BaseType) -> bool:
         return column.name in INTEGERS or keeps_sum(column, given)
     if given.name == "bit" and column.name == "varbit":
         return True
-    textual = given.name not in _TYPED and given.name != "bpchar"
-    if given.name == "text" and _cuts_blanks(column):
+    if given.name in _TYPED or given.name == "bpchar":
         return False
-    return textual and (column.name in _STRINGS or column.is_enum)
+    return column.is_enum or (column.name in _STRINGS and _fits(column, given))
 
 
 def _keeps_same(column: BaseType, given: BaseType) -> bool:
-    if _cuts_blanks(column):
-        return 0 <= given.modifier <= column.modifier
+    if column.name == "varchar":
+        return _fits(column, given)
     if column.modifier in (-1, given.modifier) or column.name not in _ROUNDING:
         return True
     if column.name in _WIDENED:
@@ -128,7 +168,7 @@ def _keeps_same(column: BaseType, given: BaseType) -> bool:
 def keeps_expression(column: BaseType, given: ValueType) -> bool:
     """Whether a column stores each value that Spark computes as it is: it is given its text."""
     if column.name in _STRINGS:
-        return given.kind is not Kind.TEXT or not _cuts_blanks(column)
+        return given.kind is not Kind.TEXT or _max_chars(column) is None
     if given.kind is Kind.TEXT:
         return not column.builtin or column.name not in _TYPED
     if given.kind is Kind.DECIMAL and given.scale == 0 and column.name in INTEGERS:

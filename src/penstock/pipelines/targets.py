@@ -13,7 +13,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import ConfigInvalidValue, ConfigMissingKey
 from penstock.names import TableName, fitted_name, quote
 from penstock.pipelines.inputs import input_types
-from penstock.pipelines.target_types import BIGINT, NUMERIC, better_type, common_type, keeps
+from penstock.pipelines.target_types import BIGINT, NUMERIC, better_type, common_type, harm, keeps
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import TableFacts
 from penstock.toml import key, value
@@ -146,7 +146,7 @@ def _check_declared(
     if not keeps(kind, sources):
         better = better_type(kind, sources)
         raise ConfigInvalidValue(
-            f"{about} would change values in silence",
+            f"{about} {harm(kind, sources)}",
             remedy=f'Give it as type = "{better.sql}"'
             if better
             else f"No type keeps the values of all sources. Write {target.as_text(name)}",
