@@ -352,6 +352,30 @@ def test_a_table_without_a_primary_key_and_the_cost_of_full_are_told() -> None:
     assert exit_code(found) == 0
 
 
+# M4.2
+def test_instead_of_full_only_an_index_is_offered_that_covers_what_aggregates_need() -> None:
+    by_id, by_status = Index("by_id", ("id",)), Index("by_status", ("id", "status"))
+    columns = tuple(map(column, ("id", "status", "total")))
+    facts = source(table(identity="full", candidates=(by_id, by_status), columns=columns))
+
+    def offered(*aggregates: dict[str, Any]) -> str:
+        given = {"dsn": "postgresql://h/app", "tables": ["orders"]}
+        held = Config.model_validate({"source": given, "aggregate": aggregates})
+        gathered = Gathered(facts, PluginProbe(True), None, None, TOOLS)
+        return one(examine(held, gathered), "replica_identity", "info").fix
+
+    using = "ALTER TABLE public.orders REPLICA IDENTITY USING INDEX"
+    prefix = f"If an index covers the columns that you need: {using}"
+    assert offered() == f"{prefix} by_id; or {using} by_status"
+    by = {"sources": ["orders"], "dimensions": ["status"]}
+    assert offered(declared(**by)) == f"{prefix} by_status"
+    total = declared(name="total", targets=["t"], measures={"n": "sum(total)"}, **by)
+    assert offered(declared(**by), total) == ""
+    constant = {"table": "orders", "immutable": ["status"], "delete": False}
+    declaration = declared(**by | {"sources": [constant]}, verifiable=False)
+    assert offered(declaration) == f"{prefix} by_id; or {using} by_status"
+
+
 def test_row_filters_and_column_lists_are_told_with_the_sql_that_removes_them() -> None:
     held = PublishedTable(ORDERS, "(id > 1)", ("id",), ("id",))
     found = findings(source(publications={"penstock": publication(held)}))

@@ -14,7 +14,8 @@ from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.outcome import after_setup
 from penstock.ops.plan import existing_table
-from penstock.pipelines.old_values import known_old_values
+from penstock.pipelines.inputs import counting_sources
+from penstock.pipelines.old_values import known_old_values, needed_old_values
 from penstock.postgres.identity import wanted_for_leaf, wanted_identity, write_breakers
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
@@ -36,7 +37,7 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
             yield from_error("table", str(configured.name), error, "It cannot be published.")
             continue
         yield from _writes(table, after[table.name], facts, published)
-        yield from _identity(table, configured, lacking)
+        yield from _identity(table, configured, lacking, _needed(config, table))
         yield from _leaves(table, configured, lacking)
         if table.primary_key is None:
             yield _no_primary_key(table)
@@ -52,6 +53,17 @@ def _lacking(config: Config, facts: SourceFacts) -> _Lacking:
                 skipped = "such changes are skipped, and the counts are wrong without them"
                 found[error.table].append(f"{error.problem}: {skipped}")
     return found
+
+
+def _needed(config: Config, table: TableFacts) -> set[str]:
+    """The columns of which the aggregates need old values."""
+    return {
+        name
+        for aggregate in config.aggregate
+        for source, _ in counting_sources(aggregate, {table.name: table})
+        for names in needed_old_values(aggregate, source, table).values()
+        for name in names
+    }
 
 
 def _writes(
@@ -76,7 +88,9 @@ def _writes(
                 )
 
 
-def _identity(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> Iterator[Finding]:
+def _identity(
+    table: TableFacts, configured: SourceTable, lacking: _Lacking, needed_old: set[str]
+) -> Iterator[Finding]:
     name = str(table.name)
     try:
         wanted = wanted_identity(table, configured.replica_identity)
@@ -100,6 +114,7 @@ def _identity(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> 
         fix = "; or ".join(
             f"ALTER TABLE {table.name.sql} REPLICA IDENTITY USING INDEX {quote(index.name)}"
             for index in table.candidates
+            if needed_old <= set(index.columns)
         )
         yield Finding(
             "replica_identity",
