@@ -165,6 +165,7 @@ def test_a_partition_that_writes_less_than_its_root_is_found_and_mended(
     (finding,) = lacking(database, aggregate)
     assert (finding.level, finding.subject) == ("error", "public.b")
     assert "UPDATE and DELETE of public.b do not write the old status to" in finding.why
+    assert "the job refuses to run" in finding.why
     assert finding.fix.startswith(BY_SETUP)
     assert mended(database, aggregate) == ["ALTER TABLE public.b REPLICA IDENTITY FULL"]
     # Neither has it: all of them, at one go.

@@ -248,6 +248,33 @@ def test_a_leaf_that_differs_from_its_root_is_a_warning_with_its_sql() -> None:
     assert finding.fix == f"{SETUP}ALTER TABLE public.b REPLICA IDENTITY FULL"
 
 
+# M4.2
+def test_what_comes_of_a_leaf_that_leaves_out_old_values_is_told_as_it_is() -> None:
+    given = {"source": {"dsn": "postgresql://h/app", "tables": ["orders"]}}
+
+    def told(root: str, **aggregate: Any) -> Finding:
+        leaf = table("b", primary_key=None, candidates=())
+        whole = table(kind="partitioned table", identity=root, leaves=(leaf,))
+        by = declared(sources=["orders"], dimensions=["status"], **aggregate)
+        held = Config.model_validate({**given, "aggregate": [by]})
+        gathered = Gathered(source(whole), PluginProbe(True), None, None, TOOLS)
+        (found,) = (
+            f
+            for f in examine(held, gathered)
+            if f.level == "error" and "old status" in f.what + f.why
+        )
+        return found
+
+    for verifiable in (True, False):
+        finding = told("full", verifiable=verifiable)
+        assert (finding.check, finding.subject) == ("partition_identity", "public.b")
+        assert "skipped" not in finding.why
+        assert "so the job refuses to run" in finding.why
+    assert "`penstock verify --repair counts` or `penstock reset counts`" in told("full").why
+    # What no part of the table has is known to be missing.
+    assert "Such changes are skipped" in told("default").why
+
+
 def test_a_partitioned_table_must_be_published_by_its_root() -> None:
     root = table(kind="partitioned table", leaves=(table("leaf"),))
     facts = source(root, publications={"penstock": publication(via_root=False)})

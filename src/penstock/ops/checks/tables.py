@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
-from penstock.ops.old_values import old_value_errors
+from penstock.ops.old_values import consequence, old_value_errors
 from penstock.ops.outcome import after_setup
 from penstock.ops.plan import existing_table
 from penstock.pipelines.inputs import counting_sources
@@ -48,10 +48,10 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
 def _lacking(config: Config, facts: SourceFacts) -> _Lacking:
     found: _Lacking = defaultdict(list)
     for aggregate in config.aggregate:
-        if aggregate.verifiable:
-            for error in old_value_errors(aggregate, config.source, facts, facts.tables):
-                skipped = "such changes are skipped, and the counts are wrong without them"
-                found[error.table].append(f"{error.problem}: {skipped}")
+        for error in old_value_errors(aggregate, config.source, facts, facts.tables):
+            if aggregate.verifiable or not error.skipped:
+                why = f"{error.problem}. {consequence(aggregate, error)}"
+                found[error.table].append(why)
     return found
 
 
@@ -105,7 +105,7 @@ def _identity(
             name,
             f'replica identity is {_spell(table)}, and replica_identity = "'
             f'{configured.replica_identity}" asks for another',
-            "; ".join(needed)
+            " ".join(needed)
             or "It decides which old values are in the WAL; without one, UPDATE and DELETE fail as "
             "soon as the table is published.",
             _SETUP + wanted.sql(table),
@@ -147,7 +147,7 @@ def _leaves(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> It
             "error" if leaf.name in lacking else "warning",
             str(leaf.name),
             f"replica identity of the partition is {_spell(leaf)}, of its root {_spell(table)}",
-            "; ".join(lacking.get(leaf.name, ()))
+            " ".join(lacking.get(leaf.name, ()))
             or "The partition's own identity decides what is in the WAL, but the stream describes "
             "it with the root's: old values would be missing.",
             _SETUP + wanted[leaf.oid].sql(leaf),
