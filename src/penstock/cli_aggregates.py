@@ -81,7 +81,7 @@ def verify(
 ) -> None:
     """Compare aggregates with the source, exactly and while everything goes on.
 
-    Exit code 0: no difference, 1: differences, which are listed.
+    Exit code 0: no difference, or all are corrected, 1: differences, which are listed.
     """
     with errors_as_json(as_json):
         loaded = configuration.load(config)
@@ -115,7 +115,8 @@ def verify(
     if as_json:
         told = [error_as_dict(each) for each in warnings]
         print_json({"aggregates": [as_dict(each) for each in found], "warnings": told})
-    raise typer.Exit(1 if any(each.differences for each in found) else 0)
+    left = any(each.differences and not each.repaired for each in found)
+    raise typer.Exit(1 if left else 0)
 
 
 def _warn(config: Config, aggregates: list[AggregateConfig]) -> list[PenstockError]:

@@ -136,8 +136,9 @@ class AggregateConfig(Section):
             raise ValueError(
                 'a list should hold columns in quotes; with an expression it is { day = "…" }'
             )
-        _each_once("the list names", value)
-        return {name: name for name in value}
+        names = list(map(_name_in_list, value))
+        _each_once("the list names", names)
+        return dict(zip(names, value, strict=True))
 
     @model_validator(mode="after")
     def _makes_sense(self) -> AggregateConfig:
@@ -227,6 +228,14 @@ class AggregateConfig(Section):
     def remember(self, origin: str) -> None:
         """Called once, by `config.load`: where `target_dsn` was given, other than in the file."""
         self._origin = origin
+
+
+def _name_in_list(text: str) -> str:
+    """A dimension's, which is its column's: without the backticks that it stands in."""
+    try:
+        return plain_column(text) or text
+    except BadExpression:
+        return text  # what is wrong with it is told of the dimension
 
 
 def _each_once(what: str, names: Iterable[object]) -> None:

@@ -543,6 +543,9 @@ class OldValuesMissing(PipelineError):
     sql: str
     # Or the partition.
     table: TableName
+    # Such changes are known by what they lack, and are skipped. Else the root's identity promises
+    # more than the partition writes: nothing tells, and the job is refused.
+    skipped: bool
 
 
 class QueryStopped(PipelineError):

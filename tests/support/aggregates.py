@@ -51,3 +51,13 @@ def findings(database: Database, *aggregates: dict[str, Any], **source: Any) -> 
 
 def bad(found: list[Finding]) -> list[Finding]:
     return [one for one in found if one.level in ("warning", "error")]
+
+
+def columns(database: Database, table: str) -> list[tuple[str, str, bool, str | None]]:
+    return database.rows(
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, "
+        "       (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef "
+        "         WHERE adrelid = attrelid AND adnum = attnum) "
+        "  FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+        table,
+    )

@@ -90,6 +90,17 @@ def test_the_target_s_dsn_can_come_from_the_environment_and_its_errors_name_the_
     assert config.aggregate[0].conninfo(config.source.conninfo).origin == "dsn in [source]"
 
 
+def test_a_name_in_backticks_in_a_list_is_the_name_inside() -> None:  # M5.2
+    aggregate = declared(
+        dimensions=["status", "`Two words`", "`a``b`"],
+        targets=[{"table": "stats", "dimensions": ["Two words"]}],
+    )
+    assert list(aggregate.dimensions) == ["status", "Two words", "a`b"]
+    assert aggregate.inputs == ("status", "Two words", "a`b")
+    same = {"status": "status", "Two words": "`Two words`", "a`b": "`a``b`"}
+    assert aggregate.dimensions == declared(dimensions=same).dimensions
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -98,6 +109,8 @@ def test_the_target_s_dsn_can_come_from_the_environment_and_its_errors_name_the_
         ({"sources": ["notifications", "notifications"]}, "twice"),
         ({"targets": ["stats", "stats"]}, "twice"),
         ({"dimensions": ["status", "status"]}, "the list names status twice"),
+        ({"dimensions": ["status", "`status`"]}, "the list names status twice"),
+        ({"dimensions": ["Two words"]}, "stands in backticks: `Two words`"),
         ({"dimensions": ["status", {"day": "to_date(made_at)"}]}, "columns in quotes"),
         ({"dimensions": ["status", 1]}, "columns in quotes"),
         (

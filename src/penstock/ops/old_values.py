@@ -14,6 +14,7 @@ from penstock.names import TableName, fitted_name, quote
 from penstock.ops.facts import SourceFacts
 from penstock.pipelines.inputs import counting_sources
 from penstock.pipelines.old_values import (
+    corrected,
     like_root,
     missing_old_values,
     needed_old_values,
@@ -45,7 +46,8 @@ def old_value_errors(
             # A partition may write what its root does not promise, and it is not read.
             writes_all = set().union(*missing.values()) <= set(part.identity_columns)
             about = root if itself and writes_all else part
-            yield _error(aggregate, about, missing, fix, sql)
+            lost = any(names - itself.get(rule, set()) for rule, names in missing.items())
+            yield _error(aggregate, about, missing, fix, sql, skipped=not lost)
             if itself:  # one remedy for all partitions
                 break
 
@@ -87,8 +89,25 @@ def _may_be_full(part: TableFacts, facts: SourceFacts) -> bool:
     ) and not full.generated("virtual")
 
 
+def consequence(aggregate: AggregateConfig, error: OldValuesMissing) -> str:
+    """What comes of it, in sentences."""
+    if error.skipped:
+        return "Such changes are skipped and counted as skipped; the counts are wrong without them."
+    return (
+        "Nothing in the stream tells that they are missing: such changes would be counted wrongly, "
+        "so the job refuses to run. What was counted meanwhile is corrected by "
+        f"{corrected([aggregate])}."
+    )
+
+
 def _error(
-    aggregate: AggregateConfig, part: TableFacts, missing: dict[str, set[str]], fix: str, sql: str
+    aggregate: AggregateConfig,
+    part: TableFacts,
+    missing: dict[str, set[str]],
+    fix: str,
+    sql: str,
+    *,
+    skipped: bool,
 ) -> OldValuesMissing:
     what = not_written([part], missing)
     if set(missing) == {"update"}:
@@ -98,5 +117,6 @@ def _error(
         remedy=fix,
         sql=sql,
         table=part.name,
+        skipped=skipped,
         aggregate=aggregate.name,
     )

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from penstock.errors import PenstockError, TargetMismatch
 from penstock.names import quote
 from penstock.pipelines.target_facts import TargetFacts, UniqueKey
-from penstock.pipelines.target_types import better_type, keeps, keeps_sum
+from penstock.pipelines.target_types import TEXT, better_type, harm, has_cast, keeps, keeps_sum
 from penstock.pipelines.targets import Tables, Target
+from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import Column, TableFacts
 
 # As pg_get_expr writes it, of any numeric type.
@@ -66,7 +67,7 @@ def _columns(target: Target, found: TargetFacts, tables: Tables) -> Iterator[tup
     for name in (*target.dimensions, *target.measures):
         column, measured = found.column(name), name in target.measures
         if column is None:
-            kind = f"{target.measure_type(name)} NOT NULL DEFAULT 0" if measured else "…"
+            kind = f"{target.measure_type(name).sql} NOT NULL DEFAULT 0" if measured else "…"
             yield f"it has no column {name}", f"{alter} ADD COLUMN {quote(name)} {kind}"
         elif column.generated or column.identity == "always":
             yield (
@@ -83,24 +84,40 @@ def _columns(target: Target, found: TargetFacts, tables: Tables) -> Iterator[tup
 def _dimension(
     target: Target, name: str, column: Column, tables: Tables
 ) -> Iterator[tuple[str, str]]:
-    alter = f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)} TYPE"
     sources = target.sources(name, tables)
     if not keeps(column.base, sources):
         better = better_type(column.base, sources)
-        kind = better or "text"
         expression = f", and write {target.as_text(name)}"
         if better is not None:
             expression = "; or make the dimension an expression that has such values"
-        of = f" of {' and '.join(kind.sql for kind in sources)}" if sources else ""
         yield (
-            f"column {name} is {column.type} and would change values{of} in silence",
-            f"{alter} {kind} USING {quote(name)}::{kind}{expression}",
+            f"column {name} is {column.type} and {harm(column.base, sources)}",
+            _retyped(target, column, better or TEXT) + expression,
         )
     elif not column.exact:
         yield (
             f"column {name} has a collation for which different texts are equal",
-            f'{alter} {column.base.sql} COLLATE "C"',
+            (
+                f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)} "
+                f'TYPE {column.base.sql} COLLATE "C"'
+            ),
         )
+
+
+def _retyped(target: Target, column: Column, kind: BaseType, default: str | None = None) -> str:
+    """The SQL that gives a column another type, and another default if it has one."""
+    name, table = quote(column.name), target.table.sql
+    casts = has_cast(column.base, kind)
+    changes = [f"TYPE {kind.sql} USING " + (f"{name}::{kind.sql}" if casts else "NULL")]
+    if column.default is not None:
+        # USING is not for defaults, which the server would not cast.
+        changes.insert(0, "DROP DEFAULT")
+        changes += [f"SET DEFAULT {default}"] if default else []
+    sql = f"ALTER TABLE {table} " + ", ".join(f"ALTER COLUMN {name} {each}" for each in changes)
+    if casts:
+        return f"Run: {sql}"
+    again = f"then, if the aggregate has begun already, `penstock reset {target.aggregate.name}`"
+    return f"Run: DELETE FROM {table}; {sql}; {again}"  # noqa: S608 - told, not run
 
 
 def _measure(
@@ -113,7 +130,7 @@ def _measure(
         yield (
             f"column {name} is {column.type}, which does not hold "
             + (f"sums of {of} exactly" if of else "counts"),
-            f"{alter} TYPE {target.measure_type(name)}",
+            _retyped(target, column, target.measure_type(name), default="0"),
         )
     if not column.not_null and not _ZERO.fullmatch(column.default or ""):
         yield (

@@ -243,7 +243,9 @@ SELECT c.oid::bigint AS relation, r.rolname::text AS role,
 
 _TYPE = """
 SELECT t.typname::text AS name, format_type(t.oid, %(modifier)s) AS sql, %(modifier)s AS modifier,
-       t.oid < 16384 AS builtin, t.typtype = 'e' AS is_enum, t.typcategory = 'A' AS is_array
+       t.oid < 16384 AS builtin, t.typtype = 'e' AS is_enum, t.typcategory = 'A' AS is_array,
+       (SELECT coalesce(max(char_length(e.enumlabel::text)), 0)
+          FROM pg_enum AS e WHERE e.enumtypid = t.oid) AS label_chars
   FROM pg_type AS t
  WHERE t.oid = %(oid)s
 """

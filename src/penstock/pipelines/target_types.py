@@ -1,23 +1,40 @@
 """Whether a column of a target keeps the values of a dimension or a measure as they are. Pure.
 
 The server rounds, pads or cuts some values when it stores them, without a word: then counts of
-different keys would become one. What it refuses aloud is no such danger: the key is parked.
+different keys would become one. What it refuses aloud is no such danger: the key is parked. But a
+text column that is too short for what its source may hold is found before.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.decode.types import Kind, ValueType
 from penstock.pipelines.inputs import INTEGERS
 from penstock.postgres.column_types import BaseType
 
+# What a modifier of a text counts besides its characters.
+_HEADER = 4
 # With a modifier, these round or pad what is stored.
 _ROUNDING = frozenset("timestamp timestamptz time timetz interval numeric bpchar bit".split())
 # Cut or pad whatever they are given, or take different texts for equal.
 _INEXACT = frozenset("bpchar bit name char citext".split())
 _STRINGS = ("text", "varchar")
+# The most characters of a value; of others they are not known, or in the modifier.
+_CHARS = {
+    "uuid": 36,
+    "name": 63,
+    "char": 4,
+    "time": 15,
+    "inet": 43,
+    "cidr": 43,
+    "macaddr": 17,
+    "macaddr8": 23,
+    "pg_lsn": 17,
+    "xid8": 20,
+}
 # Outside of Postgres these are typed; all others are their text.
 _TYPED = frozenset(
     "bool int2 int4 int8 oid float4 float8 numeric bytea date timestamp timestamptz".split()
@@ -26,8 +43,8 @@ _TYPED = frozenset(
 # bpchar, so that some more are the same value.
 _WIDENED = frozenset("timestamp timestamptz time bpchar".split())
 _WHOLE = (*INTEGERS, "numeric")
-_BIGINT, _NUMERIC = BaseType("int8", "bigint"), BaseType("numeric", "numeric")
-_TEXT, _VARBIT = BaseType("text", "text"), BaseType("varbit", "bit varying")
+BIGINT, NUMERIC = BaseType("int8", "bigint"), BaseType("numeric", "numeric")
+TEXT, _VARBIT = BaseType("text", "text"), BaseType("varbit", "bit varying")
 # By what Spark computes: in which types all of its values are, besides text.
 _STORES: dict[Kind, Sequence[str]] = {
     Kind.BOOLEAN: ("bool",),
@@ -44,6 +61,18 @@ _STORES: dict[Kind, Sequence[str]] = {
     # As the clock shows it in UTC, or wherever the expression has moved it.
     Kind.TIMESTAMPTZ: ("timestamptz", "timestamp"),
 }
+# The server casts anything to these, and these to anything.
+_CAST_FREELY = frozenset("text varchar bpchar name citext".split())
+# Within each of these, any to any. It knows more casts; of those, values may become equal.
+_CAST_AMONG = tuple(
+    frozenset(names.split())
+    for names in (
+        "int2 int4 int8 float4 float8 numeric",
+        "oid int4 int8",
+        "date timestamp timestamptz",
+        "bit varbit",
+    )
+)
 
 
 def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
@@ -54,12 +83,21 @@ def keeps(column: BaseType, sources: Sequence[BaseType] | None) -> bool:
     return all(keeps_column(column, given) for given in _as_counted(sources))
 
 
-def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> str | None:
+def better_type(column: BaseType, sources: Sequence[BaseType] | None) -> BaseType | None:
     """For a column that does not; None: no type keeps the values of all sources."""
     if not sources:
         return unlimited(column)
     found = common_type(sources)
-    return None if found is None else found.sql
+    # A type of the user's own may be lacking where the target is.
+    return found if found is None or found.builtin else TEXT
+
+
+def has_cast(column: BaseType, kind: BaseType) -> bool:
+    """Whether the server takes `column::kind`; some of what is there it may refuse all the same."""
+    names = {column.name, kind.name}
+    return (
+        len(names) == 1 or bool(names & _CAST_FREELY) or any(names <= each for each in _CAST_AMONG)
+    )
 
 
 def _as_counted(sources: Sequence[BaseType]) -> list[BaseType]:
@@ -72,9 +110,34 @@ def _keeps_any(column: BaseType) -> bool:
     return column.name not in _INEXACT and not (column.modifier >= 0 and column.name in _ROUNDING)
 
 
-def _cuts_blanks(column: BaseType) -> bool:
-    """A text that is too long is refused, but not if only blanks are: those are cut off."""
-    return column.name == "varchar" and column.modifier >= 0
+def harm(column: BaseType, sources: Sequence[BaseType] | None) -> str:
+    """What becomes of values in a column that does not keep them."""
+    of = f" of {' and '.join(kind.sql for kind in sources)}" if sources else ""
+    if _max_chars(column) is not None and keeps(unlimited(column), sources):
+        return f"is too short for some values{of}"
+    return f"would change values{of} in silence"
+
+
+def _max_chars(column: BaseType) -> int | None:
+    """Of a text column with a limit. What is longer is refused, but not if only blanks are too
+    many: those are cut off.
+    """
+    return column.modifier - _HEADER if column.name == "varchar" and column.modifier >= 0 else None
+
+
+def _chars(given: BaseType) -> int | None:
+    """The most characters of a value; None: any number."""
+    if given.is_enum:
+        return given.label_chars
+    if given.name in ("bit", "varbit") and given.modifier >= 0:
+        return given.modifier
+    return _CHARS.get(given.name) or _max_chars(given)
+
+
+def _fits(column: BaseType, given: BaseType) -> bool:
+    """Whether no text of a type is too long for a text column."""
+    limit, chars = _max_chars(column), _chars(given)
+    return limit is None or (chars is not None and chars <= limit)
 
 
 def keeps_column(column: BaseType, given: BaseType) -> bool:
@@ -85,15 +148,14 @@ def keeps_column(column: BaseType, given: BaseType) -> bool:
         return column.name in INTEGERS or keeps_sum(column, given)
     if given.name == "bit" and column.name == "varbit":
         return True
-    textual = given.name not in _TYPED and given.name != "bpchar"
-    if given.name == "text" and _cuts_blanks(column):
+    if given.name in _TYPED or given.name == "bpchar":
         return False
-    return textual and (column.name in _STRINGS or column.is_enum)
+    return column.is_enum or (column.name in _STRINGS and _fits(column, given))
 
 
 def _keeps_same(column: BaseType, given: BaseType) -> bool:
-    if _cuts_blanks(column):
-        return 0 <= given.modifier <= column.modifier
+    if column.name == "varchar":
+        return _fits(column, given)
     if column.modifier in (-1, given.modifier) or column.name not in _ROUNDING:
         return True
     if column.name in _WIDENED:
@@ -106,7 +168,7 @@ def _keeps_same(column: BaseType, given: BaseType) -> bool:
 def keeps_expression(column: BaseType, given: ValueType) -> bool:
     """Whether a column stores each value that Spark computes as it is: it is given its text."""
     if column.name in _STRINGS:
-        return given.kind is not Kind.TEXT or not _cuts_blanks(column)
+        return given.kind is not Kind.TEXT or _max_chars(column) is None
     if given.kind is Kind.TEXT:
         return not column.builtin or column.name not in _TYPED
     if given.kind is Kind.DECIMAL and given.scale == 0 and column.name in INTEGERS:
@@ -122,11 +184,14 @@ def keeps_sum(column: BaseType, summed: BaseType | None) -> bool:
     return column.name == "numeric" and (column.limits is None or column.limits[1] >= max(scale, 0))
 
 
-def unlimited(kind: BaseType) -> str:
-    """The type without its modifier, as SQL writes it; the nearest one that keeps all values."""
-    others = {"bpchar": "text", "bit": "bit varying", "interval": "interval"}
-    others |= dict.fromkeys(("name", "char", "citext"), "text")
-    return others.get(kind.name) or re.sub(r"\(\d+(?:,-?\d+)?\)", "", kind.sql)
+def unlimited(kind: BaseType) -> BaseType:
+    """The type without its modifier; the nearest one that keeps all values."""
+    if kind.name in ("bpchar", "name", "char", "citext"):
+        return TEXT
+    if kind.name == "bit":
+        return _VARBIT
+    sql = "interval" if kind.name == "interval" else re.sub(r"\(\d+(?:,-?\d+)?\)", "", kind.sql)
+    return replace(kind, sql=sql, modifier=-1)
 
 
 def common_type(kinds: Sequence[BaseType]) -> BaseType | None:
@@ -142,9 +207,9 @@ def _widest(kinds: Sequence[BaseType]) -> BaseType:
     if names <= set(INTEGERS):
         return max(kinds, key=lambda kind: INTEGERS.index(kind.name))
     if names <= {*INTEGERS, "oid"}:
-        return _BIGINT
+        return BIGINT
     if names <= {*INTEGERS, "oid", "numeric"}:
-        return _NUMERIC
+        return NUMERIC
     if names == {"float4", "float8"}:
         return next(kind for kind in kinds if kind.name == "float8")
     if names == {"bpchar"}:
@@ -152,5 +217,5 @@ def _widest(kinds: Sequence[BaseType]) -> BaseType:
     if names <= {"bit", "varbit"}:
         return _VARBIT
     if len(names) == 1 and first.builtin:
-        return BaseType(first.name, unlimited(first))
-    return _TEXT
+        return unlimited(first)
+    return TEXT

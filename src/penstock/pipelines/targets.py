@@ -13,7 +13,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import ConfigInvalidValue, ConfigMissingKey
 from penstock.names import TableName, fitted_name, quote
 from penstock.pipelines.inputs import input_types
-from penstock.pipelines.target_types import better_type, common_type, keeps
+from penstock.pipelines.target_types import BIGINT, NUMERIC, better_type, common_type, harm, keeps
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import TableFacts
 from penstock.toml import key, value
@@ -52,9 +52,9 @@ class Target:
     def _declared(self, dimension: str, expression: str, kind: str) -> str:
         return f"{key(dimension)} = {value({'expression': expression, 'type': kind})}"
 
-    def measure_type(self, measure: str) -> str:
+    def measure_type(self, measure: str) -> BaseType:
         """Of the column that set-up makes for it."""
-        return "bigint" if self.aggregate.summed_by(measure) is None else "numeric"
+        return BIGINT if self.aggregate.summed_by(measure) is None else NUMERIC
 
 
 def targets_of(aggregate: AggregateConfig) -> tuple[Target, ...]:
@@ -78,7 +78,7 @@ def create_sql(
     types_of = {
         name: _column_type(target, name, tables, types, elsewhere) for name in target.dimensions
     }
-    measures = {name: target.measure_type(name) for name in target.measures}
+    measures = {name: target.measure_type(name).sql for name in target.measures}
     keys = ", ".join(map(quote, target.dimensions))
     lines = [f"{quote(name)} {kind}" for name, kind in types_of.items()]
     lines += [f"{quote(name)} {kind} NOT NULL DEFAULT 0" for name, kind in measures.items()]
@@ -146,8 +146,8 @@ def _check_declared(
     if not keeps(kind, sources):
         better = better_type(kind, sources)
         raise ConfigInvalidValue(
-            f"{about} would change values in silence",
-            remedy=f'Give it as type = "{better}"'
+            f"{about} {harm(kind, sources)}",
+            remedy=f'Give it as type = "{better.sql}"'
             if better
             else f"No type keeps the values of all sources. Write {target.as_text(name)}",
             **facts,

@@ -18,6 +18,8 @@ class BaseType:
     # The server brought it along; every other database has it too.
     builtin: bool = True
     is_enum: bool = False
+    # Of an enum: the characters of its longest label.
+    label_chars: int = 0
     is_array: bool = False
 
     @property

@@ -194,6 +194,7 @@ def _column(row: dict[str, Any]) -> Column:
         modifier=row["base_modifier"],
         builtin=row["builtin"],
         is_enum=row["is_enum"],
+        label_chars=row["label_chars"],
         is_array=row["is_array"],
     )
     return Column(
@@ -253,7 +254,7 @@ SELECT a.attrelid::bigint AS relation, a.attname AS name,
        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
        coalesce(l.collisdeterministic, true) AS exact,
        base.name AS base_name, base.modifier AS base_modifier, base.builtin, base.is_enum,
-       base.is_array, base.sql AS base_sql
+       base.label_chars, base.is_array, base.sql AS base_sql
   FROM pg_attribute AS a
   LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
   LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
@@ -267,6 +268,8 @@ SELECT a.attrelid::bigint AS relation, a.attname AS name,
     )
     SELECT t.typname::text AS name, under.modifier, t.oid < 16384 AS builtin,
            t.typtype = 'e' AS is_enum, t.typcategory = 'A' AS is_array,
+           (SELECT coalesce(max(char_length(e.enumlabel::text)), 0)
+              FROM pg_enum AS e WHERE e.enumtypid = t.oid) AS label_chars,
            -- A user's type may be outside of the search path.
            CASE WHEN t.oid < 16384 OR under.modifier >= 0 OR t.typcategory = 'A'
                 THEN format_type(t.oid, under.modifier)

@@ -12,21 +12,9 @@ from penstock.ops.doctor import diagnose
 from penstock.ops.findings import Finding
 from penstock.ops.setup import setup
 from penstock.pipelines.sources import read_sources
-from support.aggregates import NOTES, bad, config_with, declared, findings
+from support.aggregates import bad, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, slots
-
-
-@pytest.fixture
-def notes(database: Database) -> Database:
-    database.run(NOTES)
-    return database
-
-
-@pytest.fixture
-def notes18(database18: Database) -> Database:
-    database18.run(NOTES)
-    return database18
 
 
 # M5.2, M7.3
@@ -177,6 +165,7 @@ def test_a_partition_that_writes_less_than_its_root_is_found_and_mended(
     (finding,) = lacking(database, aggregate)
     assert (finding.level, finding.subject) == ("error", "public.b")
     assert "UPDATE and DELETE of public.b do not write the old status to" in finding.why
+    assert "the job refuses to run" in finding.why
     assert finding.fix.startswith(BY_SETUP)
     assert mended(database, aggregate) == ["ALTER TABLE public.b REPLICA IDENTITY FULL"]
     # Neither has it: all of them, at one go.

@@ -11,7 +11,7 @@ from penstock.ops.doctor import diagnose
 from penstock.ops.findings import Finding
 from penstock.ops.setup import setup
 from penstock.ops.teardown import teardown
-from support.aggregates import NOTES, config_with, declared
+from support.aggregates import config_with, declared
 from support.database import Database
 from support.ops import config_for, on_18, slots
 
@@ -26,12 +26,6 @@ PARTITIONED = (
 
 def told(config: Config) -> list[Finding]:
     return [f for f in diagnose(config) if f.check == "target_published"]
-
-
-@pytest.fixture
-def notes(database: Database) -> Database:
-    database.run(NOTES)
-    return database
 
 
 @on_18

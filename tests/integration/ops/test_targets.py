@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
-from penstock.config import Config
-from penstock.declarations import AggregateConfig
 from penstock.errors import (
     AuthenticationFailed,
     ConfigError,
-    InputUnfit,
     PrivilegeMissing,
-    TargetClash,
     TargetMismatch,
 )
-from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import exit_code
@@ -28,11 +21,10 @@ from penstock.ops.setup import setup
 from penstock.ops.steps import SOURCE
 from penstock.ops.teardown import teardown
 from penstock.pipelines.ready import require_targets
-from penstock.pipelines.seeding import begin
 from penstock.pipelines.target_tables import read_targets
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.tables import read_tables
-from support.aggregates import NOTES, bad, config_with, declared, findings
+from support.aggregates import bad, columns, config_with, declared, findings
 from support.commands import penstock
 from support.database import Database
 from support.ops import on_18, slots
@@ -58,28 +50,6 @@ CREATE TABLE stats (
 CREATE INDEX ON stats (seen_at);
 CREATE INDEX ON stats (status) WHERE count > 0;
 """
-
-
-@pytest.fixture
-def notes(database: Database) -> Database:
-    database.run(NOTES)
-    return database
-
-
-@pytest.fixture
-def notes18(database18: Database) -> Database:
-    database18.run(NOTES)
-    return database18
-
-
-def columns(database: Database, table: str) -> list[tuple[str, str, bool, str | None]]:
-    return database.rows(
-        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, "
-        "       (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef "
-        "         WHERE adrelid = attrelid AND adnum = attnum) "
-        "  FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
-        table,
-    )
 
 
 @pytest.mark.parametrize("seed", [True, False])
@@ -241,223 +211,6 @@ def test_a_column_for_which_different_texts_are_equal_is_refused(notes: Database
         setup(config_with(notes))
     notes.run(caught.value.remedy.removeprefix("Run: "))
     setup(config_with(notes))
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "fits"),
-    [
-        ("made_at", "timestamptz", True),
-        ("made_at", "timestamptz(0)", False),
-        ("made_at", "timestamp", False),
-        ("made_at", "date", False),
-        ("price", "numeric", True),
-        ("price", "numeric(20, 6)", True),
-        ("price", "numeric(20, 2)", False),
-        ("price", "integer", False),
-        ("kind", "kind", True),
-        ("kind", "text", True),
-        ("kind", "varchar(10)", True),
-        ("kind", "char(10)", False),
-        ("id", "integer", True),
-        ("id", "numeric", True),
-        ("status", "varchar(20)", True),
-        # What is too long is refused aloud, but blanks at its end are cut off without a word.
-        ("status", "varchar(5)", False),
-    ],
-)
-def test_a_dimension_s_column_must_keep_its_values(
-    notes18: Database, column: str, kind: str, fits: bool
-) -> None:
-    notes18.run(
-        f"CREATE TABLE stats ({column} {kind}, count int NOT NULL, "
-        f"UNIQUE NULLS NOT DISTINCT ({column}))"
-    )
-    found = bad(findings(notes18, declared(dimensions=[column])))
-    assert any("would change values" in one.what for one in found) is not fits
-
-
-@pytest.mark.parametrize(
-    ("kind", "fits"),
-    [("numeric", True), ("numeric(20,4)", True), ("numeric(20,2)", False), ("bigint", False)],
-)
-def test_a_sum_s_column_must_not_round(notes18: Database, kind: str, fits: bool) -> None:
-    notes18.run(
-        f"CREATE TABLE stats (kind kind, cost {kind} NOT NULL, UNIQUE NULLS NOT DISTINCT (kind))"
-    )
-    aggregate = declared(dimensions=["kind"], measures={"cost": "sum(price)"})
-    found = bad(findings(notes18, aggregate))
-    assert any("does not hold sums of numeric(10,4) exactly" in f.what for f in found) is not fits
-
-
-def two_tables(database: Database, first: str, second: str) -> None:
-    database.run(
-        "CREATE TYPE mood AS ENUM ('sad')",
-        *(
-            f"CREATE TABLE {table} (id int PRIMARY KEY, c {kind})"
-            for table, kind in (("t", first), ("u", second))
-        ),
-    )
-
-
-def of_both(database: Database, dimension: Any = "c") -> Config:
-    sources = [{"name": name, "replica_identity": "full"} for name in ("t", "u")]
-    aggregate = declared(sources=["t", "u"], dimensions={"c": dimension})
-    return config_with(database, aggregate, tables=sources)
-
-
-# M4.1
-@pytest.mark.parametrize(
-    ("first", "second", "made"),
-    [
-        ("real", "double precision", "double precision"),
-        ("smallint", "bigint", "bigint"),
-        ("integer", "oid", "bigint"),
-        ("numeric(10,2)", "numeric(10,4)", "numeric"),
-        ("integer", "numeric(9,2)", "numeric"),
-        ("timestamp(0)", "timestamp(3)", "timestamp without time zone"),
-        ("time(0)", "time", "time without time zone"),
-        ("varchar(5)", "text", "text"),
-        ("mood", "text", "text"),
-        ("uuid", "text", "text"),
-        ("name", "varchar(5)", "text"),
-        ("char(3)", "char(5)", "character(5)"),
-        ("char(3)", "bpchar", "bpchar"),
-        ("bit(3)", "bit(5)", "bit varying"),
-    ],
-)
-def test_a_column_of_two_types_gets_one_that_is_accepted_and_advised(
-    database18: Database, first: str, second: str, made: str
-) -> None:
-    two_tables(database18, first, second)
-    setup(of_both(database18))
-    assert columns(database18, "stats")[0][1] == made
-    assert setup(of_both(database18)).steps == ()
-    # Of a table of their own the type that is advised is the same.
-    database18.run("DROP TABLE stats")
-    database18.run("CREATE TABLE stats (c boolean PRIMARY KEY, count int NOT NULL)")
-    with pytest.raises(TargetMismatch, match="would change values of") as caught:
-        setup(of_both(database18))
-    assert f"TYPE {made} USING c::{made};" in caught.value.remedy
-    database18.run("DROP TABLE stats")
-    with pytest.raises(ConfigError, match="would change values") as refused:
-        setup(of_both(database18, {"expression": "c", "type": "boolean"}))
-    assert refused.value.remedy == f'Give it as type = "{made}"'
-    setup(of_both(database18, {"expression": "c", "type": made}))
-
-
-@on_18
-@pytest.mark.parametrize(("first", "second"), [("char(3)", "text"), ("numeric(40,2)", "text")])
-def test_a_column_of_which_no_type_keeps_all_values_is_to_be_an_expression(
-    database: Database, first: str, second: str
-) -> None:
-    two_tables(database, first, second)
-    as_text = {"expression": "cast(c as string)", "type": "text"}
-    with pytest.raises(ConfigError, match="no type keeps the values of all") as caught:
-        setup(of_both(database))
-    assert 'Write c = { expression = "cast(c as string)", type = "text" }' in caught.value.remedy
-    for kind in (first, second):
-        with pytest.raises(ConfigError, match=r"No type keeps .* as string"):
-            setup(of_both(database, {"expression": "c", "type": kind}))
-    database.run("CREATE TABLE stats (c boolean PRIMARY KEY, count int NOT NULL)")
-    with pytest.raises(TargetMismatch) as mismatch:
-        setup(of_both(database))
-    assert "as string" in mismatch.value.remedy
-    database.run(mismatch.value.remedy.removeprefix("Run: ").split(", and")[0])
-    setup(of_both(database, as_text))
-
-
-# M4.1, M7.3: the job could not start, and the slot would hold back WAL.
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("date", "timestamp"),
-        ("timestamp", "timestamptz"),
-        ("integer", "text"),
-        ("real", "integer"),
-        ("numeric(38,0)", "numeric(38,38)"),
-        ("boolean", "text"),
-    ],
-)
-def test_types_that_the_job_cannot_read_as_one_are_refused_before_the_slot(
-    database18: Database, first: str, second: str
-) -> None:
-    two_tables(database18, first, second)
-    for dimension in ("c", {"expression": "cast(c as string)", "type": "text"}):
-        config = of_both(database18, dimension)
-        with pytest.raises(InputUnfit, match=r"in public\.u: these do not go together") as caught:
-            setup(config)
-        assert slots(database18) == []
-        (finding,) = [f for f in diagnose(config) if f.check == "aggregate_inputs"]
-        assert (finding.what, finding.fix) == (caught.value.problem, caught.value.remedy)
-
-
-def test_a_sum_over_two_types_needs_room_for_the_digits_of_both(database18: Database) -> None:
-    two_tables(database18, "numeric(28,0)", "numeric(10,4)")
-    given = of_both(database18).source.model_dump(mode="json", include={"tables"})
-    summed = declared(sources=["t", "u"], dimensions=["id"], measures={"a": "sum(c)"})
-    with pytest.raises(InputUnfit, match="more than 28 digits together"):
-        setup(config_with(database18, summed, **given))
-    database18.run("ALTER TABLE t ALTER c TYPE numeric(24,0)")
-    setup(config_with(database18, summed, **given))
-
-
-def test_domains_count_as_what_they_are_made_of(notes: Database) -> None:
-    notes.run(
-        "CREATE DOMAIN amount AS numeric(12, 2)",
-        "CREATE DOMAIN fee AS amount CHECK (VALUE > 0)",
-        "ALTER TABLE notes ADD fee fee, ADD n smallserial",
-    )
-    aggregate = declared(dimensions=["fee", "n"])
-    setup(config_with(notes, aggregate))
-    kinds = [kind for _, kind, *_ in columns(notes, "stats")]
-    assert kinds == ["numeric(12,2)", "smallint", "bigint"]
-    assert setup(config_with(notes, aggregate)).steps == ()
-    with pytest.raises(InputUnfit, match="a domain, of which the stream does not tell"):
-        setup(config_with(notes, declared(measures={"fees": "sum(fee)"})))
-
-
-def test_a_type_that_is_needed_missing_or_lossy_is_an_error_of_the_declaration(
-    notes: Database,
-) -> None:
-    for day, words in (
-        ("to_date(made_at)", r"dimension day is an expression.*Give it a type, day = .*or make"),
-        ({"expression": "to_date(made_at)", "type": "dat"}, 'type "dat" of dimension day'),
-        ({"expression": "to_date(made_at)", "type": "date; DROP TABLE notes"}, "is no type"),
-        ({"expression": "made_at", "type": "timestamptz(0)"}, "change values in silence"),
-        ({"expression": "substr(status, 1)", "type": "char(2)"}, 'type = "text"'),
-    ):
-        with pytest.raises(ConfigError, match=words) as caught:
-            setup(config_with(notes, declared(dimensions={"day": day})))
-        assert "counts" in str(caught.value)
-    assert notes.value("SELECT to_regclass('notes')") is not None
-    # With a table of their own, no type is needed.
-    notes.run("CREATE TABLE stats (day date PRIMARY KEY, count bigint NOT NULL)")
-    setup(config_with(notes, declared(dimensions={"day": "to_date(made_at)"})))
-
-
-def test_a_target_that_is_a_source_or_shared_is_refused(notes18: Database) -> None:
-    for aggregates in (
-        [declared(targets=["notes"])],
-        [declared(targets=["penstock.progress"])],
-        [declared(), declared(name="again")],
-    ):
-        config = config_with(notes18, *aggregates)
-        with pytest.raises(TargetClash):
-            setup(config)
-        assert any("write" in f.what for f in diagnose(config) if f.level == "error")
-
-
-# M5.3: two would add their changes to each other's counts.
-def test_a_target_that_another_file_s_aggregate_keeps_is_refused(notes18: Database) -> None:
-    setup(config_with(notes18, declared()))
-    with notes18.connect() as connection:
-        begin(connection, AggregateConfig.model_validate(declared()), str(uuid4()), Lsn(1))
-    other = config_with(notes18, declared(name="again"))
-    with pytest.raises(TargetClash, match="which aggregate counts keeps") as caught:
-        setup(other)
-    assert any("counts keeps" in f.what for f in diagnose(other) if f.level == "error")
-    notes18.run(caught.value.remedy.partition("database: ")[2])
-    setup(other)
 
 
 # M5.3: another database, and another server.

@@ -248,6 +248,33 @@ def test_a_leaf_that_differs_from_its_root_is_a_warning_with_its_sql() -> None:
     assert finding.fix == f"{SETUP}ALTER TABLE public.b REPLICA IDENTITY FULL"
 
 
+# M4.2
+def test_what_comes_of_a_leaf_that_leaves_out_old_values_is_told_as_it_is() -> None:
+    given = {"source": {"dsn": "postgresql://h/app", "tables": ["orders"]}}
+
+    def told(root: str, **aggregate: Any) -> Finding:
+        leaf = table("b", primary_key=None, candidates=())
+        whole = table(kind="partitioned table", identity=root, leaves=(leaf,))
+        by = declared(sources=["orders"], dimensions=["status"], **aggregate)
+        held = Config.model_validate({**given, "aggregate": [by]})
+        gathered = Gathered(source(whole), PluginProbe(True), None, None, TOOLS)
+        (found,) = (
+            f
+            for f in examine(held, gathered)
+            if f.level == "error" and "old status" in f.what + f.why
+        )
+        return found
+
+    for verifiable in (True, False):
+        finding = told("full", verifiable=verifiable)
+        assert (finding.check, finding.subject) == ("partition_identity", "public.b")
+        assert "skipped" not in finding.why
+        assert "so the job refuses to run" in finding.why
+    assert "`penstock verify --repair counts` or `penstock reset counts`" in told("full").why
+    # What no part of the table has is known to be missing.
+    assert "Such changes are skipped" in told("default").why
+
+
 def test_a_partitioned_table_must_be_published_by_its_root() -> None:
     root = table(kind="partitioned table", leaves=(table("leaf"),))
     facts = source(root, publications={"penstock": publication(via_root=False)})
@@ -350,6 +377,30 @@ def test_a_table_without_a_primary_key_and_the_cost_of_full_are_told() -> None:
     one(found, "primary_key", "info")
     assert "whole old row" in one(found, "replica_identity", "info").why
     assert exit_code(found) == 0
+
+
+# M4.2
+def test_instead_of_full_only_an_index_is_offered_that_covers_what_aggregates_need() -> None:
+    by_id, by_status = Index("by_id", ("id",)), Index("by_status", ("id", "status"))
+    columns = tuple(map(column, ("id", "status", "total")))
+    facts = source(table(identity="full", candidates=(by_id, by_status), columns=columns))
+
+    def offered(*aggregates: dict[str, Any]) -> str:
+        given = {"dsn": "postgresql://h/app", "tables": ["orders"]}
+        held = Config.model_validate({"source": given, "aggregate": aggregates})
+        gathered = Gathered(facts, PluginProbe(True), None, None, TOOLS)
+        return one(examine(held, gathered), "replica_identity", "info").fix
+
+    using = "ALTER TABLE public.orders REPLICA IDENTITY USING INDEX"
+    prefix = f"If an index covers the columns that you need: {using}"
+    assert offered() == f"{prefix} by_id; or {using} by_status"
+    by = {"sources": ["orders"], "dimensions": ["status"]}
+    assert offered(declared(**by)) == f"{prefix} by_status"
+    total = declared(name="total", targets=["t"], measures={"n": "sum(total)"}, **by)
+    assert offered(declared(**by), total) == ""
+    constant = {"table": "orders", "immutable": ["status"], "delete": False}
+    declaration = declared(**by | {"sources": [constant]}, verifiable=False)
+    assert offered(declaration) == f"{prefix} by_id; or {using} by_status"
 
 
 def test_row_filters_and_column_lists_are_told_with_the_sql_that_removes_them() -> None:

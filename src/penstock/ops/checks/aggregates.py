@@ -14,7 +14,7 @@ from penstock.ops.checks.left_out import check_left_out
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
-from penstock.ops.old_values import old_value_errors
+from penstock.ops.old_values import consequence, old_value_errors
 from penstock.ops.outcome import after_setup
 from penstock.ops.published_targets import published_targets
 from penstock.ops.source_grants import hidden_rows, missing_reads
@@ -122,10 +122,10 @@ def _old_values(
     for error in old_value_errors(aggregate, config.source, facts, after):
         yield Finding(
             "aggregate_old_values",
-            "error" if aggregate.verifiable else "warning",
+            "error" if aggregate.verifiable or not error.skipped else "warning",
             f"aggregate {aggregate.name}",
             error.problem,
-            "Such changes are skipped and counted as skipped; the counts are wrong without them.",
+            consequence(aggregate, error),
             error.remedy,
         )
 

@@ -11,10 +11,11 @@ from penstock.errors import PenstockError
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
-from penstock.ops.old_values import old_value_errors
+from penstock.ops.old_values import consequence, old_value_errors
 from penstock.ops.outcome import after_setup
 from penstock.ops.plan import existing_table
-from penstock.pipelines.old_values import known_old_values
+from penstock.pipelines.inputs import counting_sources
+from penstock.pipelines.old_values import known_old_values, needed_old_values
 from penstock.postgres.identity import wanted_for_leaf, wanted_identity, write_breakers
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
@@ -36,7 +37,7 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
             yield from_error("table", str(configured.name), error, "It cannot be published.")
             continue
         yield from _writes(table, after[table.name], facts, published)
-        yield from _identity(table, configured, lacking)
+        yield from _identity(table, configured, lacking, _needed(config, table))
         yield from _leaves(table, configured, lacking)
         if table.primary_key is None:
             yield _no_primary_key(table)
@@ -47,11 +48,22 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
 def _lacking(config: Config, facts: SourceFacts) -> _Lacking:
     found: _Lacking = defaultdict(list)
     for aggregate in config.aggregate:
-        if aggregate.verifiable:
-            for error in old_value_errors(aggregate, config.source, facts, facts.tables):
-                skipped = "such changes are skipped, and the counts are wrong without them"
-                found[error.table].append(f"{error.problem}: {skipped}")
+        for error in old_value_errors(aggregate, config.source, facts, facts.tables):
+            if aggregate.verifiable or not error.skipped:
+                why = f"{error.problem}. {consequence(aggregate, error)}"
+                found[error.table].append(why)
     return found
+
+
+def _needed(config: Config, table: TableFacts) -> set[str]:
+    """The columns of which the aggregates need old values."""
+    return {
+        name
+        for aggregate in config.aggregate
+        for source, _ in counting_sources(aggregate, {table.name: table})
+        for names in needed_old_values(aggregate, source, table).values()
+        for name in names
+    }
 
 
 def _writes(
@@ -76,7 +88,9 @@ def _writes(
                 )
 
 
-def _identity(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> Iterator[Finding]:
+def _identity(
+    table: TableFacts, configured: SourceTable, lacking: _Lacking, needed_old: set[str]
+) -> Iterator[Finding]:
     name = str(table.name)
     try:
         wanted = wanted_identity(table, configured.replica_identity)
@@ -91,7 +105,7 @@ def _identity(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> 
             name,
             f'replica identity is {_spell(table)}, and replica_identity = "'
             f'{configured.replica_identity}" asks for another',
-            "; ".join(needed)
+            " ".join(needed)
             or "It decides which old values are in the WAL; without one, UPDATE and DELETE fail as "
             "soon as the table is published.",
             _SETUP + wanted.sql(table),
@@ -100,6 +114,7 @@ def _identity(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> 
         fix = "; or ".join(
             f"ALTER TABLE {table.name.sql} REPLICA IDENTITY USING INDEX {quote(index.name)}"
             for index in table.candidates
+            if needed_old <= set(index.columns)
         )
         yield Finding(
             "replica_identity",
@@ -132,7 +147,7 @@ def _leaves(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> It
             "error" if leaf.name in lacking else "warning",
             str(leaf.name),
             f"replica identity of the partition is {_spell(leaf)}, of its root {_spell(table)}",
-            "; ".join(lacking.get(leaf.name, ()))
+            " ".join(lacking.get(leaf.name, ()))
             or "The partition's own identity decides what is in the WAL, but the stream describes "
             "it with the root's: old values would be missing.",
             _SETUP + wanted[leaf.oid].sql(leaf),
