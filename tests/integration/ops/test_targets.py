@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
 from penstock.config import Config
-from penstock.declarations import AggregateConfig
 from penstock.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -20,7 +18,6 @@ from penstock.errors import (
     TargetClash,
     TargetMismatch,
 )
-from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import exit_code
@@ -28,7 +25,6 @@ from penstock.ops.setup import setup
 from penstock.ops.steps import SOURCE
 from penstock.ops.teardown import teardown
 from penstock.pipelines.ready import require_targets
-from penstock.pipelines.seeding import begin
 from penstock.pipelines.target_tables import read_targets
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.tables import read_tables
@@ -445,19 +441,6 @@ def test_a_target_that_is_a_source_or_shared_is_refused(notes18: Database) -> No
         with pytest.raises(TargetClash):
             setup(config)
         assert any("write" in f.what for f in diagnose(config) if f.level == "error")
-
-
-# M5.3: two would add their changes to each other's counts.
-def test_a_target_that_another_file_s_aggregate_keeps_is_refused(notes18: Database) -> None:
-    setup(config_with(notes18, declared()))
-    with notes18.connect() as connection:
-        begin(connection, AggregateConfig.model_validate(declared()), str(uuid4()), Lsn(1))
-    other = config_with(notes18, declared(name="again"))
-    with pytest.raises(TargetClash, match="which aggregate counts keeps") as caught:
-        setup(other)
-    assert any("counts keeps" in f.what for f in diagnose(other) if f.level == "error")
-    notes18.run(caught.value.remedy.partition("database: ")[2])
-    setup(other)
 
 
 # M5.3: another database, and another server.
