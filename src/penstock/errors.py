@@ -14,6 +14,8 @@ ones are worth a retry is decided in two places: `penstock.capture.policy` for c
 
 from __future__ import annotations
 
+import shlex
+from pathlib import PurePath
 from typing import Any
 
 from penstock.lsn import Lsn
@@ -42,6 +44,18 @@ def _rebuild(cls: type[PenstockError], args: tuple[Any, ...], state: dict[str, A
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def new_log(folder: str | None = None) -> str:
+    """The steps, where a log cannot be continued. `folder`: the log's, where it is known."""
+    away = "move the folder that `path` in [log] names away"
+    if folder is not None:
+        away = f"move {folder} away (mv {shlex.quote(folder)} {shlex.quote(folder + '.old')})"
+    return (
+        "stop `penstock run`, run `penstock teardown`, "
+        f"{away}, run `penstock setup`, start `penstock run`, and seed the targets again: "
+        "`penstock reset NAME` for each aggregate"
+    )
 
 
 # --- configuration ------------------------------------------------------------------------------
@@ -164,10 +178,7 @@ class PublicationMissing(SourceError):
     def __init__(self, publication: str, *, while_running: bool = False) -> None:
         if while_running:
             problem = f'publication "{publication}" was dropped while capture was running'
-            remedy = (
-                "Changes made without it cannot be decoded: run `penstock teardown` and "
-                "`penstock setup`, then seed the targets again"
-            )
+            remedy = f"Changes made without it cannot be decoded. Start a new log: {new_log()}"
         else:
             problem = f'publication "{publication}" does not exist in this database'
             remedy = "Run `penstock setup`, or correct `publication` in [source]"
@@ -183,8 +194,7 @@ class SlotMissing(SourceError):
         if log is not None:
             remedy = (
                 "Correct `slot` in [source] if it is misspelt. If it was dropped, changes since "
-                f"then are lost to the log: move {log} away, run `penstock setup`, start capture, "
-                "and seed the targets again"
+                f"then are lost to the log. Start a new one: {new_log(log)}"
             )
         super().__init__(f'replication slot "{slot}" does not exist', remedy=remedy, slot=slot)
 
@@ -231,9 +241,8 @@ class SlotInvalidated(SourceError):
             f'replication slot "{slot}" was invalidated by the server'
             + (f" ({reason})" if reason else ""),
             remedy=(
-                "Its WAL is gone, so changes are missing: run `penstock teardown` and "
-                "`penstock setup`, then seed the targets again; raise max_slot_wal_keep_size "
-                "to keep it from happening again"
+                f"Its WAL is gone, so changes are missing. Start a new log: {new_log()}. Raise "
+                "max_slot_wal_keep_size to keep it from happening again"
             ),
             slot=slot,
             reason=reason,
@@ -278,13 +287,10 @@ class SlotOtherDatabase(SourceError):
 class SlotAheadOfLog(SourceError):
     """The slot was confirmed past what the log holds: recreated, or advanced by hand."""
 
-    def __init__(self, slot: str, slot_lsn: Lsn, log_lsn: Lsn) -> None:
+    def __init__(self, slot: str, slot_lsn: Lsn, log: str, log_lsn: Lsn) -> None:
         super().__init__(
             f'replication slot "{slot}" is at {slot_lsn}, past the end of the log at {log_lsn}',
-            remedy=(
-                "Changes in between cannot be had any more: start a new log "
-                "and seed the targets again"
-            ),
+            remedy=f"Changes in between cannot be had any more. Start a new log: {new_log(log)}",
             slot=slot,
             slot_lsn=slot_lsn,
             log_lsn=log_lsn,
@@ -303,8 +309,8 @@ class SlotBeforePublication(SourceError):
             f'replication slot "{slot}" exists, but publication "{publication}" does not',
             remedy=(
                 "Changes made before a publication exists cannot be decoded with it, not even "
-                "when it is created later: correct `publication` in [source], or run "
-                "`penstock teardown` and `penstock setup`, then seed the targets again"
+                "when it is created later: correct `publication` in [source], or start a new log: "
+                + new_log()
             ),
             slot=slot,
             publication=publication,
@@ -359,9 +365,10 @@ class LogCorrupt(LogError):
     """Damage before the tail of the log."""
 
     def __init__(self, path: str, byte_pos: int, what: str) -> None:
+        """`path`: the damaged file, in the log's folder."""
         super().__init__(
             f"change log {path} is damaged at byte {byte_pos}: {what}",
-            remedy="Start a new log and seed the targets again",
+            remedy=f"Start a new log: {new_log(str(PurePath(path).parent))}",
             path=path,
             byte_pos=byte_pos,
         )

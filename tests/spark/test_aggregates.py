@@ -387,7 +387,8 @@ def test_an_expression_that_cannot_be_computed_is_named_without_the_value(
             seed(config, seeded, lambda: spark)
     for each in (error, raised.value):
         assert isinstance(each, ComputationFailed)
-        assert "CAST_INVALID_INPUT in cast(`key_type " in str(each)
+        where = f"for dimension key_type of aggregate {seeded.name} failed: CAST_INVALID_INPUT"
+        assert f"{where} in cast(`key_type " in str(each)
         assert "normal" not in str(each)
 
 
@@ -413,6 +414,14 @@ def test_another_declaration_needs_a_reset(
         ({"filter": "coalesce(try_sum(price), 1) > 1"}, "about several rows"),
         ({"dimensions": {"service_id": "explode(split(service_id, '-'))"}}, "dimension service_id"),
         ({"filter": "created_at > 'now'"}, "another value each time"),
+        (
+            {"dimensions": {"service_id": "from_utc_timestamp(created_at, 'Europe/Londn')"}},
+            "service_id of aggregate .* a time zone that Spark does not know: Europe/Londn",
+        ),
+        (
+            {"filter": "to_date(convert_timezone('utC', 'UTC', date '2026-01-01')) > '2026-01-01'"},
+            "filter of aggregate .* does not know: utC",
+        ),
         ({"filter": "created_at > to_date('today')"}, "another value each time"),
         (
             {"dimensions": {"service_id": "try_reflect('java.util.UUID', 'randomUUID')"}},

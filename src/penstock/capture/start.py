@@ -46,8 +46,8 @@ def check_log(
     check_server(log.identity, server, slot.name)
     if server.timeline != log.identity.timeline:
         history = connection.timeline_history(server.timeline)
-        check_timeline(log.identity.timeline, server.timeline, history, log.complete_lsn)
+        check_timeline(log.identity.timeline, server.timeline, history, log.complete_lsn, log.where)
         log.follow_timeline(server.timeline)
-    check_not_rewound(log.complete_lsn, server.wal_end)
+    check_not_rewound(log.complete_lsn, server.wal_end, log.where)
     if slot.confirmed_lsn is not None and slot.confirmed_lsn > log.complete_lsn:
-        raise SlotAheadOfLog(slot.name, slot.confirmed_lsn, log.complete_lsn)
+        raise SlotAheadOfLog(slot.name, slot.confirmed_lsn, log.where, log.complete_lsn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.changelog.identity import LogIdentity
-from penstock.errors import ServerRewound, WrongServer, WrongSlot, WrongTimeline
+from penstock.errors import ServerRewound, WrongServer, WrongSlot, WrongTimeline, new_log
 from penstock.lsn import Lsn
 from penstock.postgres.connection import SystemIdentity
 
@@ -22,8 +22,11 @@ def check_server(log: LogIdentity, server: SystemIdentity, slot: str) -> None:
         raise WrongSlot(log.slot, slot)
 
 
-def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn) -> None:
-    """After a failover the new server must have left our timeline at or after our position."""
+def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn, log: str) -> None:
+    """After a failover the new server must have left our timeline at or after our position.
+
+    `log`: the folder of ours.
+    """
     switches = {
         int(match[1]): Lsn.parse(match[2])
         for match in re.finditer(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", history, re.MULTILINE)
@@ -34,20 +37,20 @@ def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn) -> No
         raise WrongTimeline(
             f"the server is on timeline {theirs} and {where}, before our position {durable_lsn}",
             remedy=(
-                "The log holds changes that this server does not have: start a new log and seed "
-                "the targets again"
+                "The log holds changes that this server does not have. Start a new one: "
+                + new_log(log)
             ),
             timeline=theirs,
         )
 
 
-def check_not_rewound(durable_lsn: Lsn, wal_end: Lsn) -> None:
+def check_not_rewound(durable_lsn: Lsn, wal_end: Lsn, log: str) -> None:
     if wal_end < durable_lsn:
         raise ServerRewound(
             f"the server's WAL ends at {wal_end}, before our position {durable_lsn}",
             remedy=(
                 "The server was restored from an older image, so the log holds changes that it "
-                "no longer has: start a new log and seed the targets again"
+                f"no longer has. Start a new one: {new_log(log)}"
             ),
             wal_end=wal_end,
             durable_lsn=durable_lsn,

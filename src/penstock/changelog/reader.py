@@ -309,20 +309,20 @@ class LogReader:
             oids = touched(payload, streamed=False)
             definitions = {}
             for oid in oids:
-                place = self._in_force(frame.meta, oid, index)
+                place = self._in_force(ref.segment, frame.meta, oid, index)
                 if place not in known:
                     known[place] = self.definition(ref.segment, place)[0]
                 definitions[oid] = known[place]
             yield oids, payload, definitions
 
-    def _in_force(self, meta: ChangesMeta, oid: int, message: int) -> int:
+    def _in_force(self, segment: int, meta: ChangesMeta, oid: int, message: int) -> int:
         """Where the Relation stands that describes a message of table `oid`."""
         relations = meta.relations
         places = relations["position"][
             (relations["oid"] == oid) & (relations["from_message"] <= message)
         ]
         if not len(places):
-            raise LogCorrupt(self.where, 0, f"table {oid} is not described")
+            raise LogCorrupt(self.segment(segment).where, 0, f"table {oid} is not described")
         return int(places[-1])
 
     def segment(self, number: int, limit: int | None = None) -> SegmentReader:

@@ -14,11 +14,9 @@ from typing import TypeAlias
 
 import psycopg
 
-from penstock.changelog.identity import read_identity
-from penstock.changelog.storage import LocalStorage
 from penstock.config import Config, SourceConfig
 from penstock.declarations import AggregateConfig
-from penstock.errors import LogError, PenstockError, SlotLimitReached
+from penstock.errors import PenstockError, SlotLimitReached
 from penstock.ops.capture_role import capture_role_name
 from penstock.ops.checks.aggregates import check_aggregates, check_expressions
 from penstock.ops.checks.files import check_file
@@ -29,6 +27,7 @@ from penstock.ops.checks.tables import check_tables
 from penstock.ops.destinations import Destination, read_destination
 from penstock.ops.facts import SourceFacts, read_facts
 from penstock.ops.findings import Finding, from_error, worst_first
+from penstock.ops.our_log import our_log_id
 from penstock.ops.setup import connect_for_setup
 from penstock.ops.tools import ToolFacts, check_tools, read_tools
 from penstock.postgres.connect import connect
@@ -153,7 +152,7 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
         setup_error,
         tools,
         destinations,
-        _log_id(config),
+        our_log_id(config),
         expressions,
     )
 
@@ -165,14 +164,6 @@ def _look_at(aggregate: AggregateConfig, config: Config) -> Destination | Pensto
             return read_destination(connection, name, [(aggregate, connection.info.user)])
     except PenstockError as error:
         return error
-
-
-def _log_id(config: Config) -> uuid.UUID | None:
-    """What is wrong with the log itself is told by capture and by `penstock log check`."""
-    try:
-        return read_identity(LocalStorage(config.log.path), str(config.log.path)).log_id
-    except (LogError, OSError):
-        return None
 
 
 def _try_replication(source: SourceConfig) -> PenstockError | None:

@@ -18,6 +18,7 @@ from penstock.errors import (
     SlotLimitReached,
     TableMissing,
     UnsafeIdentity,
+    new_log,
 )
 from penstock.names import TableName, quote
 from penstock.ops.aggregate_plan import plan_aggregates
@@ -357,6 +358,6 @@ def _filters(held: PublishedTable) -> str:
 def _slot_notes(source: SourceConfig, facts: SourceFacts) -> Iterator[str]:
     if facts.slot is not None and source.failover and not facts.slot.failover:
         yield (
-            f'replication slot "{source.slot}" exists without failover and is kept: '
-            "run `penstock teardown` and `penstock setup` to make it anew, then seed the targets"
+            f'replication slot "{source.slot}" exists without failover and is kept. To make it '
+            f"anew, and a new log with it: {new_log()}"
         )

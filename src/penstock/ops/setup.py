@@ -20,8 +20,10 @@ from penstock.errors import SetupBlocked
 from penstock.ops.capture_role import capture_role_name
 from penstock.ops.destinations import find_destinations
 from penstock.ops.facts import read_facts
+from penstock.ops.our_log import our_log_id
 from penstock.ops.plan import plan_setup
 from penstock.ops.steps import SOURCE, Plan, Step
+from penstock.ops.taken_names import taken_names
 from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.failures import translate, translated
 from penstock.postgres.slots import CREATE_DEADLINE_S, create_slot
@@ -62,6 +64,9 @@ def setup(
         facts = read_facts(connection, config.source, capture_user)
     destinations = find_destinations(config, facts)
     plan = plan_setup(config, facts, [destination for destination, _ in destinations])
+    for destination, _ in destinations:
+        for taken in taken_names(destination, facts, our_log_id(config)):
+            raise taken
     if plan.steps and not dry_run:
         ways = {destination.name: dsn for destination, dsn in destinations}
         ways[SOURCE] = config.source.setup_conninfo

@@ -158,6 +158,18 @@ def read_keepers(
     return {names[target]: aggregate for target, aggregate in rows}
 
 
+def read_kept(
+    connection: psycopg.Connection[Any], aggregates: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """The tables that aggregates keep, of those that keep any."""
+    rows = connection.execute(
+        "SELECT aggregate, array_agg(target ORDER BY target) FROM penstock.targets"
+        " WHERE aggregate = ANY (%s) GROUP BY aggregate",
+        [list(aggregates)],
+    )
+    return {aggregate: tuple(targets) for aggregate, targets in rows}
+
+
 def kept_by_another(table: TableName, aggregate: str, keeper: str) -> TargetClash:
     """Of another file, perhaps, with a log of its own."""
     literal = str(table).replace("'", "''")

@@ -1,5 +1,5 @@
 """Has Spark look at the declared expressions before any data comes: unknown functions, types that
-do not fit, values that change from one reading to the next.
+do not fit, values that change from one reading to the next, time zones that it does not know.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.pipelines.passing import passes
 from penstock.pipelines.target_facts import TargetFacts, check_target_version, read_target_tables
 from penstock.pipelines.target_types import keeps_expression
 from penstock.pipelines.targets import targets_of
+from penstock.pipelines.zones import unknown_zones
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.sections import Dsn
@@ -105,6 +106,7 @@ def _type(frame: DataFrame, expression: str, place: str) -> DataType:
             and not plan.containsPattern(patterns.CURRENT_LIKE())
             and not _PRESENT.search(plan.toString())
         )
+        zones = unknown_zones(frame.sparkSession, plan.expressions().apply(0)) if of_one_row else []
     except PySparkException as error:
         said = (error.getMessage() or str(error)).splitlines()[0]
         raise ConfigInvalidValue(f"{place}: {said}", remedy="Correct the expression") from None
@@ -117,6 +119,11 @@ def _type(frame: DataFrame, expression: str, place: str) -> DataType:
         raise ConfigInvalidValue(
             f"{place} gives another value each time it is read",
             remedy="Use only functions of the row's own values",
+        )
+    if zones:
+        raise ConfigInvalidValue(
+            f"{place} names a time zone that Spark does not know: {', '.join(zones)}",
+            remedy="Correct it: the names are those of the tz database, such as Europe/London",
         )
     return kind
 

@@ -20,7 +20,7 @@ from penstock.decode.types import Kind
 from penstock.expressions import columns_of, quoted
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.carried import numbered
-from penstock.pipelines.grouping import key_name, measures_of, over
+from penstock.pipelines.grouping import key_name, measures_of, over, places
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.sums import as_text
 from penstock.spark.deltas import delta_schema
@@ -42,7 +42,7 @@ def grouped_rows(spark: SparkSession, bound: Bound, rows: pa.Table) -> pa.Table:
         rows = rows.append_column(_NUMBER, numbers)
     # Said and not guessed: a moment without a time zone would become one of the session's.
     schema = _schema(bound, handed_on, each_counts=pc.all(pc.equal(rows[ROWS], 1)).as_py())
-    with computing():
+    with computing(places([bound])):
         frame = spark.createDataFrame(rows.select(schema.names).combine_chunks(), schema)
         result = _grouped(frame, bound, handed_on).toArrow()
     dimensions = {

@@ -7,7 +7,7 @@ are NULL in it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock.changelog.runs import BatchRange
+from penstock.declarations import AggregateConfig
 from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
 from penstock.expressions import in_brackets, quoted, renamed
 from penstock.lsn import Lsn
@@ -22,6 +23,7 @@ from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.sums import as_text
+from penstock.spark.errors import Place
 
 # Before the names of dimensions; no column of the source begins so, for it ends with a type.
 _KEY = "_key_"
@@ -127,6 +129,23 @@ def _filter(aggregates: Sequence[Bound]) -> str:
         if bound.config.filter
     ]
     return f"CASE WHEN {NOTE} IS NOT NULL THEN true {' '.join(cases)} ELSE true END"
+
+
+def places(aggregates: Sequence[Bound]) -> list[Place]:
+    """What Spark computes, for errors to name it."""
+    return [
+        Place(bound.config.name, part, over(bound, expression))
+        for bound in aggregates
+        for part, expression in _parts(bound.config)
+    ]
+
+
+def _parts(config: AggregateConfig) -> Iterator[tuple[str, str]]:
+    if config.filter is not None:
+        yield "the filter", config.filter
+    for name, dimension in config.dimensions.items():
+        if dimension.plain is None:
+            yield f"dimension {name}", dimension.expression
 
 
 def over(bound: Bound, expression: str) -> str:

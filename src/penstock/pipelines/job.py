@@ -37,7 +37,7 @@ from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import require_computable
-from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped
+from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped, places
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
@@ -434,7 +434,7 @@ class Job:
         # First, for one that fails has its error before it is no longer active.
         is_active = query.isActive
         if (error := query.exception()) is not None:
-            raise original(error) or failed(error) from error
+            raise original(error) or failed(error, places(self._bound)) from error
         if not is_active:
             raise QueryStopped(
                 "the query was stopped by somebody who uses the same Spark session",

@@ -17,7 +17,7 @@ from penstock.decode.deltas import Deltas, WantedDeltas
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.grouping import batches, computed, grouped, plain_batches
+from penstock.pipelines.grouping import batches, computed, grouped, places, plain_batches
 from penstock.pipelines.meaning import with_meaning
 from penstock.spark.deltas import PenstockDeltas, as_option
 from penstock.spark.errors import computing
@@ -46,7 +46,7 @@ def log_deltas(
         .load()
     )
     rows = grouped(computed(frame, [bound]), [bound])
-    with computing():
+    with computing(places([bound])):
         result = rows.toArrow()
     (batch,) = batches(result, [bound])
     return batch

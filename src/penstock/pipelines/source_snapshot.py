@@ -54,7 +54,7 @@ def source_snapshot(
         cancelled_by(stop, taken.connection),
     ):
         check_server(log.identity, taken.server, config.source.slot)
-        check_not_rewound(end, taken.lsn)
+        check_not_rewound(end, taken.lsn, log.where)
         keep_as_they_were(taken.connection, tables)
         types = types_of(read_tables(taken.connection, tables))
         yield SourceSnapshot(taken.connection, taken.lsn, bind(aggregate, types, taken.lsn))

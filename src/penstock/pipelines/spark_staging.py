@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import ConnectionLost
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.grouping import batch_of
+from penstock.pipelines.grouping import batch_of, places
 from penstock.pipelines.passing import passes
 from penstock.pipelines.staging import Staged, put
 from penstock.postgres.connect import connect_unlimited, portable
@@ -96,7 +96,7 @@ def stage(rows: DataFrame, bound: Bound, ordinal: int, dsn: Dsn) -> Staged:
     rows.sparkSession.dataSource.register(Staging)
     with scratch_folder() as directory:
         told = directory / "parts"
-        with computing():
+        with computing(places([bound])):
             rows.write.format(_FORMAT).mode("append").option("told", str(told)).save()
         parts = json.loads(told.read_text())
     return Staged(

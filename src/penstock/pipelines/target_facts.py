@@ -1,5 +1,5 @@
 """What a database with targets has: its tables, their unique keys, who may write to them, and how
-far the aggregates are. Reads only; seven queries however many targets there are.
+far the aggregates are. Reads only; eight queries however many targets there are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.pipelines.bookkeeping import (
     ParkedKeys,
     Progress,
     read_keepers,
+    read_kept,
     read_parked,
     read_progress,
 )
@@ -90,6 +91,8 @@ class TargetDatabase:
     parked: tuple[ParkedKeys, ...] = ()
     # Of the targets: which aggregate keeps each, as far as the role may read it.
     keepers: Mapping[TableName, str] = field(default_factory=dict)
+    # By aggregate, the tables that it keeps; so far as well.
+    kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_target_database(
@@ -112,7 +115,7 @@ def read_target_database(
         tables = read_target_tables(connection, names, roles)
         begun = aggregates if _may_read("progress", connection, tables) else ()
         waiting = aggregates if _may_read("parked", connection, tables) else ()
-        kept = targets if _may_read("targets", connection, tables) else ()
+        knows_keepers = _may_read("targets", connection, tables)
         return TargetDatabase(
             **server,
             schemas=_read_schemas(cursor, {name.schema for name in names}, roles),
@@ -120,7 +123,8 @@ def read_target_database(
             types={text: _read_type(connection, text) for text in types},
             progress=_read_progress(connection, begun),
             parked=read_parked(connection, waiting) if waiting else (),
-            keepers=read_keepers(connection, kept) if kept else {},
+            keepers=read_keepers(connection, targets) if knows_keepers else {},
+            kept=read_kept(connection, aggregates) if knows_keepers else {},
         )
 
 

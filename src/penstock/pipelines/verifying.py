@@ -139,6 +139,7 @@ def verify(
         if repair:
             # One at a time: what two have found would be added twice.
             wait_for_lock(target, "repair", aggregate.name)
+        _progress(target, aggregate, log)  # before the source is read, which may take long
         with source_snapshot(
             config, aggregate, log, on_wait=lambda who: on_wait("; ".join(map(str, who)))
         ) as source:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -31,6 +32,16 @@ _UNDERLINED = re.compile(r"^== SQL .*==\n(.*)\n( *)(\^+)", re.MULTILINE)
 _MACHINERY = ("STREAM", "FOREACH", "PYTHON", "TASK")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An expression of an aggregate, as Spark is given it."""
+
+    aggregate: str
+    # Of the aggregate: its filter, or which dimension.
+    part: str
+    text: str
+
+
 def original(error: BaseException) -> PenstockError | None:
     """Penstock's own error, if that is why Spark failed, as it was raised in another process."""
     found = _OURS.findall(str(error))
@@ -45,31 +56,42 @@ def original(error: BaseException) -> PenstockError | None:
 
 
 @contextmanager
-def computing() -> Iterator[None]:
-    """Work for Spark; what goes wrong in it is told as our own error."""
+def computing(places: Sequence[Place]) -> Iterator[None]:
+    """Work for Spark, which computes `places`; what goes wrong in it is told as our own error."""
     try:
         yield
     except OF_SPARK as error:
-        raise original(error) or failed(error) from error
+        raise original(error) or failed(error, places) from error
 
 
-def failed(error: BaseException) -> ComputationFailed:
+def failed(error: BaseException, places: Sequence[Place]) -> ComputationFailed:
     """By the names of Spark's conditions and by the expression: its texts quote values."""
     names = dict.fromkeys(_CONDITION.findall(str(error)))
     what = ", ".join(names) or type(error).__name__
     if found := _UNDERLINED.search(str(error)):
         line, before, carets = found.groups()
-        what += f" in {line[len(before) :][: len(carets)]}"
+        failing = line[len(before) :][: len(carets)]
+        what += f" in {failing}"
+        places = [place for place in places if failing in place.text] or places
     remedy = (
         "Correct the expression, which cannot be computed of every row: try_cast and try_divide "
         "give NULL where cast and / fail"
     )
+    where = _told(places)
     if all(name.startswith(_MACHINERY) for name in names):
+        where = ""
         remedy = (
             "Start it again, and it goes on from where it was; if it fails again, Spark's own "
             "messages say why, and it may need more memory"
         )
-    return ComputationFailed(f"Spark's work failed: {what}", remedy=remedy)
+    return ComputationFailed(f"Spark's work{where} failed: {what}", remedy=remedy)
+
+
+def _told(places: Sequence[Place]) -> str:
+    """As exactly as is known."""
+    aggregates = " or ".join(dict.fromkeys(place.aggregate for place in places))
+    of = f" for aggregate {aggregates}" if places else ""
+    return of if len(places) != 1 else f" for {places[0].part} of aggregate {aggregates}"
 
 
 def explain(error: BaseException) -> str | None:

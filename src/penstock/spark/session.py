@@ -19,24 +19,24 @@ from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
 
-from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
-from penstock.errors import PipelineError
+from penstock.errors import ComputationFailed, PenstockError, PipelineError
 from penstock.interrupts import Interrupts
 from penstock.spark.class_archive import use_archive
+from penstock.spark.errors import OF_SPARK
 
 _HERE = "local[*]"
 # A line of Java's that tells nothing about what to do.
-_STACK = re.compile(r"\s+at \S+\(|\s*\.\.\. \d+ more")
+_NOISE = re.compile(r"\s+at \S+\(|\s*\.\.\. \d+ more|WARNING: Using incubator modules")
 _START_S = 60.0
 # A killed process is gone as soon as the kernel has taken back its memory.
 _END_S = 5.0
+_GONE_S = 1.0
 # The name of a socket may have 107 characters, of which Spark's own part is about 45.
 _MAX_SOCKET_DIR = 60
 _POLL_S = 0.05
@@ -58,7 +58,7 @@ class SparkFailed(PipelineError):
     """
 
     def __init__(self, what: str, said: str, master: str = _HERE) -> None:
-        said = "\n".join(line for line in said.splitlines() if not _STACK.match(line)).strip()
+        said = _without_noise(said)
         remedy = "Check that Java 17 or newer runs here and that 2 GB of memory are free"
         if master != _HERE:
             remedy = (
@@ -66,6 +66,31 @@ class SparkFailed(PipelineError):
                 f"such as spark://host:7077; {_HERE} is this machine. {remedy}"
             )
         super().__init__(f"{what}:\n{said}" if said else what, remedy=remedy)
+
+
+class SparkEnded(PipelineError):
+    """Spark's process is gone in the midst of its work; `exit_code` as Python tells it, `said` is
+    the end of what Spark said.
+    """
+
+    def __init__(self, exit_code: int, said: str) -> None:
+        how = f"with exit code {exit_code}"
+        if exit_code < 0:
+            how = f"killed by {signal.Signals(-exit_code).name}"
+        said = _without_noise(said)
+        super().__init__(
+            f"Spark's process ended while it was at work, {how}" + (f":\n{said}" if said else ""),
+            remedy=(
+                "Start it again: nothing is half done. If nobody has ended that process, memory "
+                "was short: of the machine, whose kernel then says so (dmesg), or of the 1 GB that "
+                "Spark takes; SPARK_DRIVER_MEMORY=2g in the environment gives it more"
+            ),
+            exit_code=exit_code,
+        )
+
+
+def _without_noise(said: str) -> str:
+    return "\n".join(line for line in said.splitlines() if not _NOISE.match(line)).strip()
 
 
 def local_session(name: str) -> SparkSession:
@@ -120,8 +145,24 @@ def throwaway_session(
             # It would show a traceback when the JVM, which it listens to, is killed.
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
             yield session
-        except (PySparkException, Py4JError, ConnectionError) as error:
-            raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}", master) from error
+        except Exception as error:
+            # First, for what is raised then depends on what Spark was just asked.
+            if _may_be_spark_s(error) and (exit_code := _exit_code(jvm)) is not None:
+                raise SparkEnded(exit_code, _tail(said)) from error
+            if isinstance(error, (*OF_SPARK, ConnectionError)):
+                raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}", master) from error
+            raise
+
+
+def _may_be_spark_s(error: Exception) -> bool:
+    return isinstance(error, ComputationFailed) or not isinstance(error, PenstockError)
+
+
+def _exit_code(jvm: subprocess.Popen[bytes]) -> int | None:
+    """None: it runs. Its connections may be gone a moment before it is."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return jvm.wait(_GONE_S)
+    return None
 
 
 def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[str, str]:

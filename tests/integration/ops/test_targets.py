@@ -12,6 +12,7 @@ from penstock.errors import (
     AuthenticationFailed,
     ConfigError,
     PrivilegeMissing,
+    TargetClash,
     TargetMismatch,
 )
 from penstock.names import TableName
@@ -211,6 +212,18 @@ def test_a_column_for_which_different_texts_are_equal_is_refused(notes: Database
         setup(config_with(notes))
     notes.run(caught.value.remedy.removeprefix("Run: "))
     setup(config_with(notes))
+
+
+def test_a_target_that_is_a_source_or_shared_is_refused(notes18: Database) -> None:
+    for aggregates in (
+        [declared(targets=["notes"])],
+        [declared(targets=["penstock.progress"])],
+        [declared(), declared(name="again")],
+    ):
+        config = config_with(notes18, *aggregates)
+        with pytest.raises(TargetClash):
+            setup(config)
+        assert any("write" in f.what for f in diagnose(config) if f.level == "error")
 
 
 # M5.3: another database, and another server.

@@ -10,7 +10,9 @@ import pytest
 from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from support.database import Database
 from support.repeats import SOAK
+from support.seeding import STATS as SEEDED_STATS
 from support.targets import with_tables
+from support.truth import NOTIFICATIONS
 from support.writers import STATS, Job
 
 
@@ -30,3 +32,14 @@ def job(database: Database, tmp_path: Path) -> Iterator[Job]:
     job = Job(database, tmp_path)
     yield job
     job.stopping.set()
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    """With what `support.seeding` seeds, and its target."""
+    database.run(
+        *NOTIFICATIONS,
+        "INSERT INTO notifications VALUES (1, 's', 'a', 1), (2, 's', 'a', 2), (3, NULL, 'b', 3)",
+    )
+    with_tables(database, SEEDED_STATS)
+    return database

@@ -134,6 +134,26 @@ def test_without_capture_it_is_told_before_the_source_is_read(
     assert told == [f'capture to read slot "{SLOT}"']
 
 
+@on_18
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ("DELETE FROM penstock.progress", "is not seeded yet"),
+        ("UPDATE penstock.progress SET state = 'seeding'", "is not seeded yet"),
+        ("UPDATE penstock.progress SET fingerprint = 'x'", "was seeded for another"),
+    ],
+)
+def test_what_is_not_seeded_is_told_before_the_source_is_read(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch, left: str, said: str
+) -> None:  # M5.6, M7.3
+    seed(config, COUNTS, no_spark)
+    database.run(left)
+    monkeypatch.setattr(verifying, "source_snapshot", None)
+    with pytest.raises(NotSeeded, match=f"aggregate counts {said}") as caught:
+        verified(config)
+    assert "penstock reset counts" in caught.value.remedy
+
+
 def test_a_capture_that_is_behind_is_waited_for_and_that_is_told(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.6

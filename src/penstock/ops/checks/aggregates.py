@@ -18,6 +18,7 @@ from penstock.ops.old_values import consequence, old_value_errors
 from penstock.ops.outcome import after_setup
 from penstock.ops.published_targets import published_targets
 from penstock.ops.source_grants import hidden_rows, missing_reads
+from penstock.ops.taken_names import taken_names
 from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
@@ -56,7 +57,12 @@ def check_aggregates(
             yield from_error("target_connection", subject, destination, why)
         elif destination is not None:
             yield from _targets(destination, facts, subject, read_well=not unfit)
-            yield from _progress(aggregate, destination, log_id, subject)
+            taken = list(taken_names(destination, facts, log_id))
+            for clash in taken:
+                why = "Each would have the other seeded anew, and stop its job."
+                yield from_error("aggregate_name", subject, clash, why)
+            if not taken:
+                yield from _progress(aggregate, destination, log_id, subject)
             yield from check_left_out(aggregate, destination.facts, subject)
     for whole in _by_database(destinations):
         for clash in clashes(whole, facts):

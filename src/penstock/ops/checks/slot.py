@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.config import SourceConfig
-from penstock.errors import PenstockError, SlotBeforePublication
+from penstock.errors import PenstockError, SlotBeforePublication, new_log
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.postgres.catalog import ServerFacts
@@ -41,7 +41,7 @@ def check_slot_facts(source: SourceConfig, facts: SourceFacts) -> Iterator[Findi
             subject,
             "failover = true, but the slot was made without it",
             "It is not carried over to a standby.",
-            "Run `penstock teardown` and `penstock setup`, then seed the targets again",
+            f"Make it anew, and a new log with it: {new_log()}",
         )
 
 

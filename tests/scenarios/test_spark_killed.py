@@ -1,0 +1,73 @@
+"""Spark's process is killed while a command works with it: told as what it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.changelog.reader import LogReader
+from penstock.config import load
+from penstock.ops.setup import setup
+from penstock.pipelines.seeding import begin
+from support.capturing import capturing
+from support.database import Database
+from support.marks import lines_by_pid
+from support.toml import write_toml
+from support.truth import NOTIFICATIONS
+
+COUNTS = {
+    "name": "counts",
+    "sources": ["notifications"],
+    "dimensions": {"service": {"expression": "upper(service)", "type": "text"}},
+    "targets": ["stats"],
+}
+
+
+@pytest.fixture
+def file(database18: Database, tmp_path: Path) -> Path:
+    database18.run(
+        *NOTIFICATIONS,
+        "INSERT INTO notifications SELECT n, 's' || n, 'a', 1 FROM generate_series(1, 100000) AS n",
+    )
+    settings = {
+        "source": {"dsn": database18.dsn(), "tables": ["notifications"]},
+        "log": {"path": tmp_path / "log"},
+        "aggregate": [COUNTS],
+    }
+    return write_toml(tmp_path / "penstock.toml", settings)
+
+
+def test_verify_says_that_spark_was_killed(
+    database18: Database, file: Path, tmp_path: Path
+) -> None:  # M5.6, M7.3
+    config = load(file)
+    setup(config)
+    with capturing(config) as running:
+        running.connected()
+        with database18.connect() as target:
+            log = LogReader(config.log.path)
+            begin(target, config.aggregate[0], str(log.identity.log_id), log.end().lsn)
+            target.execute("UPDATE penstock.progress SET state = 'seeded'")
+        with subprocess.Popen(
+            [sys.executable, "-m", "penstock", "verify", "--config", str(file)],
+            env={**os.environ, "PENSTOCK_TEST": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as verifying:
+            assert verifying.stderr is not None
+            # Spark begins to compute.
+            assert verifying.stderr.readline() == "  100,000 rows read\n"
+            (jvm,) = (
+                pid for pid, line in lines_by_pid(str(tmp_path)).items() if "SparkSubmit" in line
+            )
+            os.kill(jvm, signal.SIGKILL)
+            said = verifying.stderr.read()
+    assert verifying.returncode == 2
+    problem, _, remedy = said.partition("\n")
+    assert problem == "error: Spark's process ended while it was at work, killed by SIGKILL"
+    assert remedy.startswith("  fix: Start it again")
