@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.errors import NotSeeded, PipelineError
 from penstock.interrupts import Interrupts
+from penstock.spark import session
 from penstock.spark.class_archive import archive_file
-from penstock.spark.session import SparkFailed, _environment, throwaway_session
+from penstock.spark.session import SparkEnded, SparkFailed, _environment, throwaway_session
 
 
 def test_when_spark_does_not_start_it_is_told_what_spark_said(
@@ -66,3 +71,60 @@ def test_spark_takes_its_classes_from_the_archive_of_make_install(spark: SparkSe
     assert archive_file().exists()
     # Java would go on without it, and say nothing.
     assert str(archive_file()) in Path(f"/proc/{java}/maps").read_text()
+
+
+def test_of_a_process_that_ended_no_value_is_told() -> None:  # M7.3
+    said = (
+        "12:00:00 ERROR Executor: Exception in task 0.0\n"
+        "org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'secret'\n"
+        "Terminating due to java.lang.OutOfMemoryError: Java heap space\n"
+    )
+    assert str(SparkEnded(3, said)) == (
+        "Spark's process ended while it was at work, with exit code 3: java.lang.OutOfMemoryError: "
+        f"Java heap space. {SparkEnded(3, '').remedy}"
+    )
+    assert "secret" not in repr(SparkEnded(-9, said))
+
+
+SECRET = PySparkException("[CAST_INVALID_INPUT] The value 'secret' cannot be cast")
+
+
+@pytest.mark.parametrize(
+    ("is_killed", "error", "told"),
+    [
+        (False, SECRET, "Spark's work failed: CAST_INVALID_INPUT"),
+        (True, SECRET, "Spark's process ended while it was at work, killed by SIGKILL"),
+        (True, ConnectionError("refused"), "Spark's process ended"),
+        # What has nothing to do with Spark is told as it is.
+        (True, NotSeeded("the aggregate waits", remedy=""), "the aggregate waits"),
+        (False, ValueError("another"), "another"),
+    ],
+)
+def test_what_goes_wrong_at_work_is_told_without_a_value(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_killed: bool,
+    error: Exception,
+    told: str,
+) -> None:  # M7.3: with a process that stands for Spark's
+    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
+    made = SimpleNamespace(sparkContext=SimpleNamespace(_accumulatorServer=SimpleNamespace()))
+    monkeypatch.setattr(session, "_start_jvm", lambda *_: process)
+    monkeypatch.setattr(session, "_connection", lambda *_: {})
+    monkeypatch.setattr(session, "_build", lambda *_: made)
+    monkeypatch.setattr(session, "_GONE_S", 0.2)
+    directory = tmp_path / "spark"
+
+    def work() -> None:
+        (directory / "spark.log").write_text("12:00:00 ERROR Executor: the value 'secret'\n")
+        if is_killed:
+            process.kill()
+        raise error
+
+    with (
+        pytest.raises(type(error) if told in str(error) else PipelineError, match=told) as caught,
+        Interrupts() as interrupts,
+        throwaway_session("penstock tests", directory, interrupts),
+    ):
+        work()
+    assert "secret" not in str(caught.value)

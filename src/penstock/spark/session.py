@@ -28,11 +28,12 @@ from pyspark.sql import SparkSession
 from penstock.errors import ComputationFailed, PenstockError, PipelineError
 from penstock.interrupts import Interrupts
 from penstock.spark.class_archive import use_archive
-from penstock.spark.errors import OF_SPARK
+from penstock.spark.errors import OF_SPARK, failed
 
 _HERE = "local[*]"
 # A line of Java's that tells nothing about what to do.
 _NOISE = re.compile(r"\s+at \S+\(|\s*\.\.\. \d+ more|WARNING: Using incubator modules")
+_LAST_WORD = re.compile(r"^Terminating due to (java\.lang\.OutOfMemoryError: .*)", re.MULTILINE)
 _START_S = 60.0
 # A killed process is gone as soon as the kernel has taken back its memory.
 _END_S = 5.0
@@ -58,7 +59,7 @@ class SparkFailed(PipelineError):
     """
 
     def __init__(self, what: str, said: str, master: str = _HERE) -> None:
-        said = _without_noise(said)
+        said = "\n".join(line for line in said.splitlines() if not _NOISE.match(line)).strip()
         remedy = "Check that Java 17 or newer runs here and that 2 GB of memory are free"
         if master != _HERE:
             remedy = (
@@ -70,16 +71,16 @@ class SparkFailed(PipelineError):
 
 class SparkEnded(PipelineError):
     """Spark's process is gone in the midst of its work; `exit_code` as Python tells it, `said` is
-    the end of what Spark said.
+    all that the process said. Of that only Java's own last word is shown: Spark's quote values.
     """
 
     def __init__(self, exit_code: int, said: str) -> None:
         how = f"with exit code {exit_code}"
         if exit_code < 0:
             how = f"killed by {signal.Signals(-exit_code).name}"
-        said = _without_noise(said)
+        last = "".join(f": {word}" for word in _LAST_WORD.findall(said))
         super().__init__(
-            f"Spark's process ended while it was at work, {how}" + (f":\n{said}" if said else ""),
+            f"Spark's process ended while it was at work, {how}{last}",
             remedy=(
                 "Start it again: nothing is half done. If nobody has ended that process, memory "
                 "was short: of the machine, whose kernel then says so (dmesg), or of the 1 GB that "
@@ -87,10 +88,6 @@ class SparkEnded(PipelineError):
             ),
             exit_code=exit_code,
         )
-
-
-def _without_noise(said: str) -> str:
-    return "\n".join(line for line in said.splitlines() if not _NOISE.match(line)).strip()
 
 
 def local_session(name: str) -> SparkSession:
@@ -142,15 +139,18 @@ def throwaway_session(
             with _in_environment(connection | environment):
                 # In the main thread, Spark would take Ctrl-C for itself.
                 session = interrupts.aside(lambda: _build(name, settings))
-            # It would show a traceback when the JVM, which it listens to, is killed.
-            session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+        except (*OF_SPARK, ConnectionError) as error:
+            raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}", master) from error
+        # It would show a traceback when the JVM, which it listens to, is killed.
+        session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+        try:
             yield session
         except Exception as error:
             # First, for what is raised then depends on what Spark was just asked.
             if _may_be_spark_s(error) and (exit_code := _exit_code(jvm)) is not None:
-                raise SparkEnded(exit_code, _tail(said)) from error
-            if isinstance(error, (*OF_SPARK, ConnectionError)):
-                raise SparkFailed("Spark failed", f"{error}\n{_tail(said)}", master) from error
+                raise SparkEnded(exit_code, said.read_text(errors="replace")) from error
+            if isinstance(error, OF_SPARK):
+                raise failed(error, ()) from error
             raise
 
 
