@@ -19,12 +19,13 @@ from pyspark.errors import PySparkException
 
 from penstock import errors
 from penstock.errors import ComputationFailed, PenstockError, PipelineError
+from penstock.spark.conditions import known_conditions
 
 # As Python ends a traceback; Spark puts the whole of it into its own message.
 _OURS = re.compile(r"^(?:\S*: )?penstock\.errors\.(\w+): (.+)$", re.MULTILINE)
 # What Spark raises here.
 OF_SPARK = (PySparkException, Py4JError)
-# As Spark begins a message.
+# As Spark begins a message, and as a value in one may be written.
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 # As it shows the part of an expression that failed: a line of it, and carets below.
 _UNDERLINED = re.compile(r"^== SQL .*==\n(.*)\n( *)(\^+)", re.MULTILINE)
@@ -66,13 +67,16 @@ def computing(places: Sequence[Place]) -> Iterator[None]:
 
 def failed(error: BaseException, places: Sequence[Place]) -> ComputationFailed:
     """By the names of Spark's conditions and by the expression: its texts quote values."""
-    names = dict.fromkeys(_CONDITION.findall(str(error)))
-    what = ", ".join(names) or type(error).__name__
-    if found := _UNDERLINED.search(str(error)):
-        line, before, carets = found.groups()
+    said = str(error)
+    names = [name for name in _CONDITION.findall(said) if name in known_conditions()]
+    what = ", ".join(dict.fromkeys(names)) or type(error).__name__
+    for line, before, carets in _UNDERLINED.findall(said):
         failing = line[len(before) :][: len(carets)]
-        what += f" in {failing}"
-        places = [place for place in places if failing in place.text] or places
+        # What is in no expression is of a value that has such lines.
+        if failing and (found := [place for place in places if failing in place.text]):
+            what += f" in {failing}"
+            places = found
+            break
     remedy = (
         "Correct the expression, which cannot be computed of every row: try_cast and try_divide "
         "give NULL where cast and / fail"

@@ -36,3 +36,34 @@ def test_the_aggregate_is_named_and_no_value(
     problem = failed(PySparkException(said), places).problem
     assert problem.startswith(f"Spark's work{told} failed: ")
     assert "secret" not in problem
+
+
+@pytest.mark.parametrize("value", ["[SECRET_GMBH]", "a\n[SECRET]\nx: [SECRET] b", "[CAST.SECRET]"])
+def test_a_value_that_is_written_as_spark_writes_conditions_is_not_told(value: str) -> None:  # M7.3
+    problem = failed(PySparkException(CAST.replace("secret", value)), (NUMBER,)).problem
+    assert problem.endswith("failed: CAST_INVALID_INPUT in cast(`code text` as int)")
+
+
+@pytest.mark.parametrize("underlined", ["secret", ""])
+def test_a_value_that_is_written_as_spark_shows_expressions_is_not_told(
+    underlined: str,
+) -> None:  # M7.3
+    value = f"a\n== SQL (line 1) ==\n{underlined}\n^^^^^^\nb"
+    said = CAST.replace("secret", value)
+    problem = failed(PySparkException(said), (DAY, NUMBER)).problem
+    assert problem == (
+        "Spark's work for dimension number of aggregate counts failed: CAST_INVALID_INPUT in "
+        "cast(`code text` as int)"
+    )
+    assert "secret" not in failed(PySparkException(said), ()).problem
+
+
+def test_all_conditions_of_a_message_are_told() -> None:  # M7.3
+    said = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: [INVALID_PARAMETER_VALUE."
+        "ZERO_INDEX] The value '[SECRET]'; [CANNOT_CONVERT_TYPE] [STREAM_FAILED]"
+    )
+    problem = failed(PySparkException(said), ()).problem
+    assert problem.endswith(
+        "failed: STREAM_FAILED, INVALID_PARAMETER_VALUE.ZERO_INDEX, CANNOT_CONVERT_TYPE"
+    )
