@@ -86,6 +86,11 @@ def test_of_a_process_that_ended_no_value_is_told() -> None:  # M7.3
     assert "secret" not in repr(SparkEnded(-9, said))
 
 
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_process_may_be_ended_by_a_signal_without_a_name(number: int, name: str) -> None:  # M7.3
+    assert SparkEnded(-number, "").problem.endswith(f", killed by {name}")
+
+
 SECRET = PySparkException("[CAST_INVALID_INPUT] The value 'secret' cannot be cast")
 
 

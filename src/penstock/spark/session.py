@@ -77,7 +77,7 @@ class SparkEnded(PipelineError):
     def __init__(self, exit_code: int, said: str) -> None:
         how = f"with exit code {exit_code}"
         if exit_code < 0:
-            how = f"killed by {signal.Signals(-exit_code).name}"
+            how = f"killed by {_signal_name(-exit_code)}"
         last = "".join(f": {word}" for word in _LAST_WORD.findall(said))
         super().__init__(
             f"Spark's process ended while it was at work, {how}{last}",
@@ -152,6 +152,12 @@ def throwaway_session(
             if isinstance(error, OF_SPARK):
                 raise failed(error, ()) from error
             raise
+
+
+def _signal_name(number: int) -> str:
+    # Most real-time signals have none.
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def _may_be_spark_s(error: Exception) -> bool:
