@@ -64,8 +64,9 @@ def setup(
         facts = read_facts(connection, config.source, capture_user)
     destinations = find_destinations(config, facts)
     plan = plan_setup(config, facts, [destination for destination, _ in destinations])
+    log_id = our_log_id(config)
     for destination, _ in destinations:
-        for taken in taken_names(destination, facts, our_log_id(config)):
+        for taken in taken_names(destination, facts, log_id):
             raise taken
     if plan.steps and not dry_run:
         ways = {destination.name: dsn for destination, dsn in destinations}
