@@ -14,6 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, NullType, StructField, Stru
 from penstock.errors import ConfigInvalidValue, PenstockError, TargetMismatch
 from penstock.expressions import in_brackets
 from penstock.names import TableName
+from penstock.pipelines.analysed import analysed
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.passing import passes
@@ -106,7 +107,10 @@ def _type(frame: DataFrame, expression: str, place: str) -> DataType:
             and not plan.containsPattern(patterns.CURRENT_LIKE())
             and not _PRESENT.search(plan.toString())
         )
-        zones = unknown_zones(frame.sparkSession, plan.expressions().apply(0)) if of_one_row else []
+        zones = []
+        if of_one_row:
+            tree = analysed(frame.sparkSession, plan.expressions().apply(0))
+            zones = unknown_zones(frame.sparkSession, tree)
     except PySparkException as error:
         said = (error.getMessage() or str(error)).splitlines()[0]
         raise ConfigInvalidValue(f"{place}: {said}", remedy="Correct the expression") from None

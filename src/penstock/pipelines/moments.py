@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from penstock.decode.deltas import Input
 from penstock.decode.types import Kind
 from penstock.expressions import in_brackets
+from penstock.pipelines.analysed import ZONE_CHANGES, Node, analysed
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.meaning import with_meaning
 from penstock.spark.schema import spark_type
@@ -31,20 +30,8 @@ _SPARK_MOMENTS = ("timestamp", "timestamp_ntz")
 # What Spark's functions of moments are made of, if not of a cast to a date.
 _OF_THE_MINUTE = ("Hour", "Minute", "IsNull", "IsNotNull")
 _UNITS = frozenset("MINUTE HOUR DAY DD WEEK QUARTER MON MONTH MM YEAR YYYY YY".split())
-_ZONE_CHANGES = ("FromUTCTimestamp", "ToUTCTimestamp", "ConvertTimezone")
 # Of the tz database. Offsets such as +01:02:03 or UTC+010203 may have seconds.
 _ZONE = re.compile(r"[A-Za-z_]+(/[A-Za-z0-9_+-]+)+|UTC")
-_REPLACEABLE = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A function of Spark's with its arguments, or a column or literal, whose text it is."""
-
-    name: str
-    type: str
-    of: tuple[Node, ...] = ()
-    text: str = ""
 
 
 def by_minute(bound: Bound, spark: SparkSession) -> Bound:
@@ -65,7 +52,7 @@ def by_minute(bound: Bound, spark: SparkSession) -> Bound:
         plan = frame.selectExpr(f"{in_brackets(text)} AS value")._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
         if plan.children().apply(0).children().size():
             return bound  # something is computed before
-        trees.append(_node(spark, plan.expressions().apply(0)))
+        trees.append(analysed(spark, plan.expressions().apply(0)))
     coarse = (moments & _columns(trees)) - set(exactly(trees))
 
     def coarsened(each: Input) -> Input:
@@ -74,25 +61,9 @@ def by_minute(bound: Bound, spark: SparkSession) -> Bound:
     return replace(bound, summed=replace(summed, keys=tuple(map(coarsened, summed.keys))))
 
 
-def _node(spark: SparkSession, tree: Any) -> Node:
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 - no public way
-    if is_instance_of(gateway, tree, _REPLACEABLE):
-        tree = tree.replacement()
-    children = tree.children()
-    name = tree.getClass().getSimpleName()
-    return Node(
-        name,
-        tree.dataType().typeName(),
-        tuple(_node(spark, children.apply(number)) for number in range(children.size())),
-        tree.name() if name == "AttributeReference" else tree.toString(),
-    )
-
-
 def _columns(trees: Iterable[Node]) -> set[str]:
     return {
-        name
-        for tree in trees
-        for name in ([tree.text] if tree.name == "AttributeReference" else _columns(tree.of))
+        node.text for tree in trees for node in tree.walk() if node.name == "AttributeReference"
     }
 
 
@@ -132,7 +103,7 @@ def _not_by_minute(arguments: Iterable[Node]) -> Iterator[str]:
 
 def _keeps_minutes(node: Node) -> bool:
     """The minute of its value depends on nothing but the minutes of its arguments."""
-    if node.name in _ZONE_CHANGES:
+    if node.name in ZONE_CHANGES:
         zones = [each for each in node.of if each.type not in _SPARK_MOMENTS]
         return all(zone.name == "Literal" and _ZONE.fullmatch(zone.text) for zone in zones)
     return node.name in ("Cast", "Coalesce")

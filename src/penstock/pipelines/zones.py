@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-_TAKE_ZONES = ("FromUTCTimestamp", "ToUTCTimestamp", "ConvertTimezone")
+from penstock.pipelines.analysed import TAKE_ZONES, Node
 
 
-def unknown_zones(spark: SparkSession, tree: Any) -> list[str]:
-    """Those written out in an expression that Spark does not know. `tree` is the expression as
-    Spark has analyzed it.
-    """
+def unknown_zones(spark: SparkSession, tree: Node) -> list[str]:
+    """Those written out in an expression that Spark does not know."""
     times = spark._jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils  # type: ignore[union-attr]  # noqa: SLF001 - no public way
     unknown = []
-    for zone in _zones(tree):
+    for zone in zones(tree):
         try:
             times.getZoneId(zone)
         except PySparkException:
@@ -25,17 +22,12 @@ def unknown_zones(spark: SparkSession, tree: Any) -> list[str]:
     return unknown
 
 
-def _zones(tree: Any) -> Iterator[str]:
-    children = tree.children()
-    takes_zones = tree.getClass().getSimpleName() in _TAKE_ZONES
-    for number in range(children.size()):
-        child = children.apply(number)
-        if takes_zones and _is_text(child) and child.value() is not None:
-            yield child.value().toString()
-        yield from _zones(child)
-
-
-def _is_text(tree: Any) -> bool:
-    return bool(
-        tree.getClass().getSimpleName() == "Literal" and tree.dataType().typeName() == "string"
-    )
+def zones(tree: Node) -> Iterator[str]:
+    """Those written out."""
+    for node in tree.walk():
+        for argument in node.of if node.name in TAKE_ZONES else ():
+            match argument:
+                case Node("Literal", "string", _, zone) | Node(
+                    "Collate", _, (Node("Literal", "string", _, zone), *_)
+                ):
+                    yield zone
