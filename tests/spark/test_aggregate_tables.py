@@ -360,19 +360,33 @@ def test_expressions_with_a_comment_and_such_that_read_no_column(
             assert verify(config, config.aggregate[0], lambda: spark).differences == ()
 
 
+@pytest.mark.parametrize(
+    ("expression", "gives", "kind", "remedy"),
+    [
+        ("upper(status)", "string", "integer", "Make the expression give integer"),
+        ("to_date(status)", "date", "character varying(5)", "Give the column the type text"),
+    ],
+)
 def test_a_target_must_hold_what_an_expression_gives(
-    database18: Database, tmp_path: Path, spark: SparkSession
+    database18: Database,
+    tmp_path: Path,
+    spark: SparkSession,
+    expression: str,
+    gives: str,
+    kind: str,
+    remedy: str,
 ) -> None:  # M5.2
     database18.run(*KINDS[3:4])
     counts = counts_of("keyless")
-    counts["dimensions"] = {"status": {"expression": "upper(status)", "type": "integer"}}
+    counts["dimensions"] = {"status": {"expression": expression, "type": kind}}
     config = config_of(database18, tmp_path / "log", ["keyless"], counts)
     with captured(config), pytest.raises(TargetMismatch) as caught:
         Job(config, spark).run()
     assert caught.value.problem == (
-        "target public.counts_of_keyless of aggregate counts_of_keyless: column status is integer, "
-        "and its expression gives string"
+        "target public.counts_of_keyless of aggregate counts_of_keyless: column status is "
+        f"{kind}, and its expression gives {gives}"
     )
+    assert caught.value.remedy.startswith(remedy)
 
 
 def test_doctor_has_spark_look_at_expressions(database18: Database, tmp_path: Path) -> None:

@@ -152,13 +152,17 @@ def _unfit(
         column = found.column(name) if found is not None and name in target.dimensions else None
         if given is None or column is None or keeps_expression(column.base, given):
             continue
+        remedy = (
+            f"Make the expression give {column.type}, such as with a cast; or give the column "
+            "another type"
+        )
+        if column.base.name == "varchar":
+            # Spark's texts have no limit, whatever they are cast to.
+            remedy = "Give the column the type text"
         yield TargetMismatch(
             f"target {target.table} of {_of(bound)}: column {name} is {column.type}, and its "
             f"expression gives {kind.simpleString()}",
-            remedy=(
-                f"Make the expression give {column.type}, such as with a cast; or give the column "
-                "another type"
-            ),
+            remedy=remedy,
             table=target.table,
             aggregate=bound.config.name,
         )

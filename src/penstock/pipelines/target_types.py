@@ -35,6 +35,8 @@ _CHARS = {
     "pg_lsn": 17,
     "xid8": 20,
 }
+# The same of what Spark computes.
+_CHARS_OF_KINDS = {Kind.BOOLEAN: 5, Kind.SMALLINT: 6, Kind.INTEGER: 11, Kind.BIGINT: 20}
 # Outside of Postgres these are typed; all others are their text.
 _TYPED = frozenset(
     "bool int2 int4 int8 oid float4 float8 numeric bytea date timestamp timestamptz".split()
@@ -129,14 +131,16 @@ def _chars(given: BaseType) -> int | None:
     """The most characters of a value; None: any number."""
     if given.is_enum:
         return given.label_chars
+    if not given.builtin:
+        return None
     if given.name in ("bit", "varbit") and given.modifier >= 0:
         return given.modifier
     return _CHARS.get(given.name) or _max_chars(given)
 
 
-def _fits(column: BaseType, given: BaseType) -> bool:
-    """Whether no text of a type is too long for a text column."""
-    limit, chars = _max_chars(column), _chars(given)
+def _fits(column: BaseType, chars: int | None) -> bool:
+    """Whether no text of so many characters is too long for a text column; None: any number."""
+    limit = _max_chars(column)
     return limit is None or (chars is not None and chars <= limit)
 
 
@@ -150,12 +154,12 @@ def keeps_column(column: BaseType, given: BaseType) -> bool:
         return True
     if given.name in _TYPED or given.name == "bpchar":
         return False
-    return column.is_enum or (column.name in _STRINGS and _fits(column, given))
+    return column.is_enum or (column.name in _STRINGS and _fits(column, _chars(given)))
 
 
 def _keeps_same(column: BaseType, given: BaseType) -> bool:
     if column.name == "varchar":
-        return _fits(column, given)
+        return _fits(column, _chars(given))
     if column.modifier in (-1, given.modifier) or column.name not in _ROUNDING:
         return True
     if column.name in _WIDENED:
@@ -168,7 +172,7 @@ def _keeps_same(column: BaseType, given: BaseType) -> bool:
 def keeps_expression(column: BaseType, given: ValueType) -> bool:
     """Whether a column stores each value that Spark computes as it is: it is given its text."""
     if column.name in _STRINGS:
-        return given.kind is not Kind.TEXT or _max_chars(column) is None
+        return _fits(column, _CHARS_OF_KINDS.get(given.kind))
     if given.kind is Kind.TEXT:
         return not column.builtin or column.name not in _TYPED
     if given.kind is Kind.DECIMAL and given.scale == 0 and column.name in INTEGERS:
