@@ -59,6 +59,7 @@ def test_seeding_is_compared_for_columns_and_for_expressions() -> None:
     assert goals(report) == {
         "plain columns to GROUP BY": 1.5,
         "expressions to COPY": 1.5,
+        "seven dimensions to COPY": 1.5,
         "expressions of every second to COPY": None,
         "rows": None,
     }

@@ -63,6 +63,8 @@ def test_one_pass_serves_three_targets_and_equals_group_by_through_seeding_and_r
                 # It is seeded under load.
                 work.work(30)
                 caught_up(prepared, running)
+                keys = running.job._bound[0].summed.keys
+                assert [each.name for each in keys if each.by_minute] == ["created_at"]
                 for target in TARGETS:
                     assert differences(connection, target) == 0
             # Nobody follows; at the next start it goes on where it was.
@@ -414,6 +416,14 @@ def test_another_declaration_needs_a_reset(
         ({"filter": "coalesce(try_sum(price), 1) > 1"}, "about several rows"),
         ({"dimensions": {"service_id": "explode(split(service_id, '-'))"}}, "dimension service_id"),
         ({"filter": "created_at > 'now'"}, "another value each time"),
+        (
+            {"dimensions": {"service_id": "date_trunc('minuit', created_at)"}},
+            "service_id of aggregate .* a unit that Spark does not know there: minuit",
+        ),
+        (
+            {"dimensions": {"service_id": "trunc(created_at, 'hour')"}},
+            "a unit that Spark does not know there: hour",
+        ),
         (
             {"dimensions": {"service_id": "from_utc_timestamp(created_at, 'Europe/Londn')"}},
             "service_id of aggregate .* a time zone that Spark does not know: Europe/Londn",

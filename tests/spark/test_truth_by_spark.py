@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
+from penstock.pipelines import grouped_rows
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.sums import rolled_up
@@ -233,3 +234,51 @@ def test_a_row_larger_than_what_is_read_at_once_counts(
         bound = bind(counts, types_of(read_tables(source.connection, tables)), source.lsn)
         sums = true_sums(source.connection, bound, lambda: spark).sums
     assert rolled_up(sums, ["length"], ["count"]) == {("5",): (2,), ("10000000",): (1,)}
+
+
+def test_a_day_before_the_first_year_is_what_the_server_says(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6: the zero of some languages' clocks, west of Greenwich
+    database18.run("CREATE TABLE notifications (id int PRIMARY KEY, at timestamptz)")
+    moved = "from_utc_timestamp(at, 'America/St_Johns')"
+    counts = declared(dimensions={"day": f"to_date({moved})", "at": f"date_trunc('HOUR', {moved})"})
+    insert = "INSERT INTO notifications VALUES (1, '0001-01-01 00:00+00')"
+    by_tables, by_log = both(database18, tmp_path, spark, counts, insert)
+    assert by_tables == by_log
+    ((day, at),) = by_tables[0]
+    with database18.connect() as connection:
+        connection.execute("SET timezone = 'America/St_Johns'")
+        same = "at::date = %s::date, date_trunc('hour', at AT TIME ZONE 'America/St_Johns')"
+        found = connection.execute(
+            f"SELECT {same} = %s::timestamptz AT TIME ZONE 'UTC' FROM notifications", [day, at]
+        )
+        assert found.fetchone() == (True, True)
+
+
+def test_spark_computes_each_combination_of_what_it_sees_once(
+    database18: Database, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: moments of one minute are one, and other columns do not make them more
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, service text, at timestamptz)",
+        "INSERT INTO notifications SELECT n, 's' || n, '2026-01-01 00:00+00'::timestamptz"
+        " + n * interval '1 second' FROM generate_series(0, 599) AS n",
+    )
+    counts = declared(
+        dimensions={"service": "service", "hour": "hour(at)"}, filter="minute(at) <> 3"
+    )
+    given: list[int] = []
+    compute = grouped_rows._computed
+
+    def measured(*arguments: Any) -> Any:
+        given.append(len(arguments[3]))
+        return compute(*arguments)
+
+    monkeypatch.setattr(grouped_rows, "_computed", measured)
+    with snapshot(database18.dsn()) as source:
+        tables = [each.table for each in counts.sources]
+        bound = bind(counts, types_of(read_tables(source.connection, tables)), source.lsn)
+        sums = true_sums(source.connection, bound, lambda: spark).sums
+    assert given == [10]
+    assert rolled_up(sums, ["service", "hour"], ["count"]) == {
+        (f"s{n}", "0"): (1,) for n in range(600) if n // 60 != 3
+    }

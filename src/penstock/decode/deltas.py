@@ -105,7 +105,7 @@ def sum_type(kind: ValueType) -> pa.DataType:
 
 
 def sum_name(each: Input) -> str:
-    """No key has it, for theirs end with a type."""
+    """No key has it, for theirs end with a type or a minute."""
     return f"{each.key} sum"
 
 
@@ -156,7 +156,7 @@ class Deltas:
         added = {ROWS, *(sum_name(each) for each in sums)}
         table = pa.Table.from_batches(batches)
         keys = [name for name in table.column_names if name not in added]
-        return _fitted(self.schema, _added_up(table, keys, sums))
+        return _fitted(self.schema, added_up(table, keys, sums))
 
     def _batch(self, run: Run) -> pa.RecordBatch:
         octets = Octets(run.buffer)
@@ -291,7 +291,7 @@ def summed_up(
 ) -> pa.Table:
     """Rows with equal keys as one, with their signed count and sums; nothing that is zero."""
     rows = signed(wanted, arrays, sign, good)
-    return _added_up(rows, [each.key for each in wanted.keys], wanted.sums)
+    return added_up(rows, [each.key for each in wanted.keys], wanted.sums)
 
 
 def signed(
@@ -309,7 +309,7 @@ def signed(
     return table if good.all() else table.filter(pa.array(good))
 
 
-def _added_up(table: pa.Table, keys: Sequence[str], sums: Sequence[Input]) -> pa.Table:
+def added_up(table: pa.Table, keys: Sequence[str], sums: Sequence[Input]) -> pa.Table:
     """Rows with equal keys as one; without those in which everything is zero."""
     if any(pa.types.is_nested(table.schema.field(key).type) for key in keys):
         # Arrow cannot group by arrays. Spark groups by what is made of them.

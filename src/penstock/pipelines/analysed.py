@@ -1,6 +1,6 @@
 """What an expression does, as Spark has analysed it: a tree of plain `Node`s.
 
-Spark computes nothing for it. `moments` and `zones` look at such trees.
+Spark computes nothing for it. `moments`, `zones` and `units` look at such trees.
 """
 
 from __future__ import annotations

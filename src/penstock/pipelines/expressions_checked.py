@@ -21,6 +21,7 @@ from penstock.pipelines.passing import passes
 from penstock.pipelines.target_facts import TargetFacts, check_target_version, read_target_tables
 from penstock.pipelines.target_types import keeps_expression
 from penstock.pipelines.targets import targets_of
+from penstock.pipelines.units import unknown_units
 from penstock.pipelines.zones import unknown_zones
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
@@ -107,10 +108,10 @@ def _type(frame: DataFrame, expression: str, place: str) -> DataType:
             and not plan.containsPattern(patterns.CURRENT_LIKE())
             and not _PRESENT.search(plan.toString())
         )
-        zones = []
+        zones, units = [], []
         if of_one_row:
             tree = analysed(frame.sparkSession, plan.expressions().apply(0))
-            zones = unknown_zones(frame.sparkSession, tree)
+            zones, units = unknown_zones(frame.sparkSession, tree), list(unknown_units(tree))
     except PySparkException as error:
         said = (error.getMessage() or str(error)).splitlines()[0]
         raise ConfigInvalidValue(f"{place}: {said}", remedy="Correct the expression") from None
@@ -123,6 +124,14 @@ def _type(frame: DataFrame, expression: str, place: str) -> DataType:
         raise ConfigInvalidValue(
             f"{place} gives another value each time it is read",
             remedy="Use only functions of the row's own values",
+        )
+    if units:
+        raise ConfigInvalidValue(
+            f"{place} names a unit that Spark does not know there: {', '.join(units)}",
+            remedy=(
+                "Correct it: date_trunc takes microsecond to year, and trunc week, month, quarter "
+                "and year. Of another one Spark makes NULL, for every row"
+            ),
         )
     if zones:
         raise ConfigInvalidValue(

@@ -25,7 +25,7 @@ from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.sums import as_text
 from penstock.spark.errors import Place
 
-# Before the names of dimensions; no column of the source begins so, for it ends with a type.
+# Before the names of dimensions; no column of the source has such a one, for theirs have a blank.
 _KEY = "_key_"
 
 

@@ -23,13 +23,13 @@ from penstock.expressions import in_brackets
 from penstock.pipelines.analysed import ZONE_CHANGES, Node, analysed
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.meaning import with_meaning
+from penstock.pipelines.units import OF_MINUTES
 from penstock.spark.schema import spark_type
 
 _MOMENTS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 _SPARK_MOMENTS = ("timestamp", "timestamp_ntz")
 # What Spark's functions of moments are made of, if not of a cast to a date.
 _OF_THE_MINUTE = ("Hour", "Minute", "IsNull", "IsNotNull")
-_UNITS = frozenset("MINUTE HOUR DAY DD WEEK QUARTER MON MONTH MM YEAR YYYY YY".split())
 # Of the tz database. Offsets such as +01:02:03 or UTC+010203 may have seconds.
 _ZONE = re.compile(r"[A-Za-z_]+(/[A-Za-z0-9_+-]+)+|UTC")
 
@@ -84,7 +84,7 @@ def _takes_minutes(node: Node) -> bool:
         case Node("Cast", "date"):
             return True
         case Node("TruncTimestamp", _, (Node("Literal", _, _, unit), _)):
-            return unit.upper() in _UNITS
+            return unit.upper() in OF_MINUTES
     return node.name in _OF_THE_MINUTE
 
 

@@ -5,6 +5,7 @@ Text is what Postgres is given, and casts to the type of the target's column.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
@@ -18,6 +19,8 @@ Key: TypeAlias = tuple[str | None, ...]
 Amounts: TypeAlias = tuple[Decimal | int, ...]
 # More digits than a sum of anything has; by itself Python keeps 28.
 _EXACT = 200
+# How Arrow begins, and goes on: a date or a moment of the year 0, or before it.
+_BEFORE_CHRIST = re.compile("^(0000|-[0-9]+)(-.*)$")
 
 
 def as_text(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -25,7 +28,19 @@ def as_text(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if pa.types.is_binary(array.type):
         texts = [None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()]
         return pa.array(texts, pa.string())
-    return array.cast(pa.string())
+    texts = array.cast(pa.string())
+    return _with_bc(texts) if pa.types.is_temporal(array.type) else texts
+
+
+def _with_bc(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The year before 1 is 0 to Arrow, and 1 BC to Postgres."""
+    if not pc.any(pc.match_substring_regex(texts, _BEFORE_CHRIST.pattern)).as_py():
+        return texts
+    return pa.array([text and _BEFORE_CHRIST.sub(_bc, text) for text in texts.to_pylist()])
+
+
+def _bc(found: re.Match[str]) -> str:
+    return f"{1 - int(found[1]):04}{found[2]} BC"
 
 
 def rolled_up(

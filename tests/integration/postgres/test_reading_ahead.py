@@ -12,8 +12,10 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from penstock.postgres import cancelling, reading_ahead
 from penstock.postgres.reading_ahead import ahead
 from support.database import Database
+from support.proxy import Proxy
 from support.waiting import eventually
 
 NUMBERS = "SELECT n / CASE n WHEN {} THEN 0 ELSE 1 END FROM generate_series({}, {}) AS n"
@@ -63,24 +65,53 @@ def test_an_error_comes_where_it_happened(database18: Database) -> None:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_who_closes_it_does_not_wait_for_what_is_being_read(database18: Database) -> None:
-    """A statement that would take an hour is cancelled, and its generator closed."""
+def nobody_reads() -> bool:
+    return not [each for each in threading.enumerate() if each.name == "reading"]
+
+
+@pytest.mark.parametrize("first", ["SELECT 1", "SELECT pg_sleep(3600)"])
+def test_who_closes_it_does_not_wait_for_what_is_being_read(
+    database18: Database, first: str
+) -> None:  # M5.5
+    """A statement that would take an hour is cancelled; the generator is closed in any case."""
     closed = threading.Event()
 
     def items(connection: psycopg.Connection[Any]) -> Generator[int, None, None]:
         try:
             yield 1
-            connection.execute("SELECT pg_sleep(3600)")
+            connection.execute(first.encode())
             yield 2
+            yield 3
         finally:
             closed.set()
 
     with database18.connect() as connection:
-        with closing(ahead(items(connection), connection)) as found:
+        kept = items(connection)
+        with closing(ahead(kept, connection)) as found:
             assert next(found) == 1
         assert closed.is_set()
-        assert not [each for each in threading.enumerate() if each.name.startswith("reading")]
+        assert nobody_reads()
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.3: else Ctrl-C would be without effect
+    monkeypatch.setattr(reading_ahead, "_ANSWERS_S", 0.2)
+    monkeypatch.setattr(cancelling, "_CANCEL_S", 0.2)
+
+    def items(connection: psycopg.Connection[Any]) -> Generator[int, None, None]:
+        yield 1
+        connection.execute("SELECT pg_sleep(3600)")
+
+    with Proxy(database18.server.port) as proxy:
+        connection = psycopg.connect(proxy.through(database18.dsn()))
+        found = ahead(items(connection), connection)
+        assert next(found) == 1
+        proxy.stall()
+        found.close()
+        assert nobody_reads()
+        connection.close()
 
 
 def test_what_fails_where_it_is_used_is_told_and_ends_the_reading(database18: Database) -> None:

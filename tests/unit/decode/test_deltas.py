@@ -461,3 +461,17 @@ def test_the_widest_integer_is_summed_as_a_decimal() -> None:
     assert [str(sum_type(kind)) for kind in (SMALLINT, INTEGER, BIGINT, PRICE)] == [
         *("int64", "int64", "decimal128(38, 0)", "decimal128(38, 2)"),
     ]
+
+
+def test_moments_of_a_minute_are_one_where_nobody_asks_for_more() -> None:  # M5.2
+    t = table(1, "t", id=INTEGER, at=(1184, -1))
+    moment = ValueType(Kind.TIMESTAMPTZ)
+    exact = summed(source("t"), keys={"at": moment})
+    coarse = replace(exact, keys=(Input("at", moment, by_minute=True),))
+    inserts = [
+        Insert(1, (b"1", f"2026-01-01 12:{at}+00".encode()))
+        for at in ("00:00", "00:59.999999", "01:00")
+    ]
+    by_moment, by_minute = found(inserts, [t], exact, coarse)
+    assert [count for count, *_ in by_moment.rows.values()] == [1, 1, 1]
+    assert sorted(count for count, *_ in by_minute.rows.values()) == [1, 2]

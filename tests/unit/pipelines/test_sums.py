@@ -92,3 +92,13 @@ def test_amounts_are_added_exactly_however_many_digits_they_have() -> None:  # M
 )
 def test_values_as_text(values: list[Any], kind: Any, texts: list[str | None]) -> None:
     assert as_text(pa.array(values, kind)).to_pylist() == texts
+
+
+def test_years_before_the_first_are_told_as_postgres_tells_them() -> None:  # M4.6, M5.2
+    days = pa.array([-719163, -719529, None, -719162], pa.int32()).cast(pa.date32())
+    assert as_text(days).to_pylist() == ["0001-12-31 BC", "0002-12-31 BC", None, "0001-01-01"]
+    moments = pa.array([-62135596800000001, 0]).cast(pa.timestamp("us", "UTC"))
+    assert as_text(pa.chunked_array([moments])).to_pylist() == [
+        "0001-12-31 23:59:59.999999Z BC",
+        "1970-01-01 00:00:00.000000Z",
+    ]

@@ -1,6 +1,7 @@
-"""Columns that Spark would only hand on, as numbers: one for each combination of values. Pure.
+"""Columns as numbers: one for each combination of values. Pure.
 
-What is only grouped by need not be looked at by Spark, and texts cost it more than all the rest.
+What is computed of values need not be computed again for each row that has them, and numbers are
+grouped in a fraction of the time that texts take.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipelines.carried import numbered
+from penstock.pipelines.numbering import numbered
 
 COLUMNS = {"word": pa.string(), "number": pa.int64(), "flag": pa.bool_(), "blob": pa.binary()}
 row = st.tuples(
