@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.capture.acks import AckTracker
 from penstock.lsn import Lsn
+from support.repeats import repeats
 
 
 def test_acks_in_order_move_the_frontier_one_by_one() -> None:  # M2.4
@@ -240,5 +241,7 @@ class TrackerAgainstTruth(RuleBasedStateMachine):
         assert self.tracker.pending_count == sum(not event.published for event in self.events)
 
 
-TrackerAgainstTruth.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+TrackerAgainstTruth.TestCase.settings = settings(
+    max_examples=repeats(100, soak=300), stateful_step_count=50
+)
 TestTrackerAgainstTruth = TrackerAgainstTruth.TestCase

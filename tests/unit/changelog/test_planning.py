@@ -23,12 +23,13 @@ from penstock.testing import MemoryStorage
 from support import wire
 from support.logs import IDENTITY, apply, write
 from support.random_logs import crowded_log, identities, random_log
+from support.repeats import repeats
 from support.stories import tell
 
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, soak=60), deadline=None)
 @given(SEEDS, st.integers(1, 30), st.one_of(st.none(), st.integers(1, 600)))
 def test_batches_are_whole_transactions_that_fit_and_leave_nothing_out(
     seed: int, max_rows: int, max_bytes: int | None
@@ -46,7 +47,7 @@ def test_batches_are_whole_transactions_that_fit_and_leave_nothing_out(
     assert taken == commits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, soak=60), deadline=None)
 @given(SEEDS, st.integers(1, 2_000))
 def test_shares_hold_every_change_once_and_in_order(seed: int, share_bytes: int) -> None:  # M5.1
     reader = random_log(seed)
@@ -56,7 +57,7 @@ def test_shares_hold_every_change_once_and_in_order(seed: int, share_bytes: int)
         assert identities(reader, *parts) == identities(reader, Share(after, up_to))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, soak=60), deadline=None)
 @given(SEEDS, st.integers(1, 400))
 def test_shares_of_ranges_that_end_in_the_midst_of_a_frame_hold_each_commit_once(
     seed: int, share_bytes: int

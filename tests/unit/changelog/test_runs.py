@@ -18,6 +18,7 @@ from penstock.postgres.messages import Insert, Relation, Truncate
 from penstock.testing import MemoryStorage
 from support import wire
 from support.logs import IDENTITY, apply, write
+from support.repeats import repeats
 from support.stories import tell
 
 SEEDS = st.integers(0, 2**32)
@@ -58,7 +59,7 @@ def a_log(seed: int, settings: LogSettings) -> tuple[LogReader, list[int]]:
     return LogReader(storage), [int(t.commit_lsn) for t in story.truth()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, soak=60), deadline=None)
 @given(SEEDS, st.sampled_from([300, 1000, 2**20]))
 def test_a_range_gives_its_changes_in_commit_order_with_their_ordinals(
     seed: int, frame_bytes: int
@@ -83,7 +84,7 @@ def test_the_fragments_of_a_commit_can_be_shared_out(seed: int) -> None:  # M5.1
         after = up_to
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, soak=60), deadline=None)
 @given(SEEDS)
 def test_each_table_of_a_truncate_is_the_one_that_it_was_then(seed: int) -> None:  # M4.6
     chance = random.Random(seed)

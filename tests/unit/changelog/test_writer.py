@@ -26,6 +26,7 @@ from penstock.postgres.messages import Insert
 from penstock.testing import MemoryStorage, RecordingLog
 from support import wire
 from support.logs import IDENTITY, SMALL, append_transaction, apply, read, write
+from support.repeats import repeats
 from support.stories import tell
 
 # Everything that a disk may refuse.
@@ -33,7 +34,7 @@ OPERATIONS = ["write", "sync", "overwrite", "replace", "create"]
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, soak=150), deadline=None)
 @given(SEEDS, st.sampled_from(Compression))
 def test_what_committed_is_read_back_whole_once_and_in_order(
     seed: int, compression: Compression
@@ -45,7 +46,7 @@ def test_what_committed_is_read_back_whole_once_and_in_order(
     assert read(storage) == story.truth()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(40, soak=100), deadline=None)
 @given(SEEDS)
 def test_any_range_of_positions_gives_its_own_commits(seed: int) -> None:
     chance = random.Random(seed)
@@ -61,7 +62,7 @@ def test_any_range_of_positions_gives_its_own_commits(seed: int) -> None:
     assert found == [t for t in story.truth() if first < t.commit_lsn <= last]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(40, soak=100), deadline=None)
 @given(SEEDS)
 def test_the_ordinal_of_a_change_counts_what_survives(seed: int) -> None:
     chance = random.Random(seed)
@@ -79,7 +80,7 @@ def test_the_ordinal_of_a_change_counts_what_survives(seed: int) -> None:
         assert seq == commit.changes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, soak=150), deadline=None)
 @given(SEEDS, st.integers(1, 6))
 def test_a_crash_at_any_moment_loses_nothing_and_doubles_nothing(
     seed: int, crashes: int
@@ -103,7 +104,7 @@ def test_a_crash_at_any_moment_loses_nothing_and_doubles_nothing(
     assert read(storage) == story.truth()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, soak=150), deadline=None)
 @given(SEEDS, st.sampled_from([errno.ENOSPC, errno.EIO]), st.sampled_from(OPERATIONS))
 def test_after_a_failed_write_or_sync_nothing_since_the_last_good_one_is_trusted(
     seed: int, code: int, operation: str

@@ -34,6 +34,7 @@ from penstock.postgres.messages import (
     Update,
 )
 from support.pgoutput_encoder import encode
+from support.repeats import repeats
 from support.rows import random_change, random_history, random_table, run_of
 
 T = TableName("public", "t")
@@ -57,7 +58,7 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in row.items()}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(130, soak=400), deadline=None)
 @given(st.integers(0, 2**32))
 def test_it_is_equal_to_the_reference(seed: int) -> None:  # M4.6
     chance = random.Random(seed)
@@ -80,7 +81,7 @@ def test_it_is_equal_to_the_reference(seed: int) -> None:  # M4.6
     assert list(map(comparable, batch.to_pylist())) == list(map(comparable, rows(run, wanted)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(80, soak=200), deadline=None)
 @given(st.integers(0, 2**32))
 def test_it_is_equal_to_the_reference_while_tables_change_and_swap_names(seed: int) -> None:
     # M4.6
@@ -127,7 +128,7 @@ def test_a_truncate_is_of_the_table_that_had_the_name_then() -> None:  # M4.6
             list(deltas.batches([run]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, soak=150), deadline=None)
 @given(st.integers(0, 2**32))
 def test_bytes_that_are_not_a_change_never_hang_it_or_read_past_the_end(seed: int) -> None:
     chance = random.Random(seed)

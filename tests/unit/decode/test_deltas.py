@@ -413,7 +413,7 @@ def random_wanted(chance: random.Random, relation: Relation) -> Summed:
                                 aliases=aliases, after_lsn=99_999),), keys, sums)  # fmt: skip
 
 
-@settings(max_examples=repeats(150, soak=400), deadline=None)
+@settings(max_examples=repeats(60, soak=400), deadline=None)
 @given(st.integers(0, 2**32))
 def test_it_is_equal_to_counting_one_by_one(seed: int) -> None:  # M4.5, M4.6
     chance = random.Random(seed)

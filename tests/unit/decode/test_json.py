@@ -20,6 +20,7 @@ from penstock.lsn import ZERO
 from penstock.names import TableName
 from penstock.postgres.messages import Column, Insert, Message, Relation, Truncate
 from support.pgoutput_encoder import encode
+from support.repeats import repeats
 from support.rows import random_change, random_table, run_of
 
 NUMBERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT, Kind.REAL, Kind.DOUBLE, Kind.DECIMAL)
@@ -36,7 +37,7 @@ def plain(text: str | None, kind: Kind) -> object:
     return text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(80, soak=200), deadline=None)
 @given(st.integers(0, 2**32))
 def test_it_says_what_the_reference_says(seed: int) -> None:  # M4.6
     chance = random.Random(seed)

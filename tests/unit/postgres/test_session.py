@@ -22,6 +22,7 @@ from penstock.lsn import Lsn
 from penstock.postgres.envelope import PAYLOAD_POS, StatusUpdate
 from penstock.postgres.messages import BeginPrepare, LogicalMessage
 from penstock.postgres.session import ReplicationSession, SessionSettings
+from support.repeats import repeats
 from support.wire import (
     begin,
     commit,
@@ -561,5 +562,7 @@ def test_any_history_keeps_the_invariants() -> None:
     # M1.3, M1.6, M1.8
     run_state_machine_as_test(
         AnyHistory,
-        settings=hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None),
+        settings=hypothesis_settings(
+            max_examples=repeats(60, soak=150), stateful_step_count=40, deadline=None
+        ),
     )

@@ -19,6 +19,7 @@ from penstock.spark.late import LateStreamReader, read_late
 from penstock.spark.options import SourceOptions
 from penstock.spark.reading import Part
 from support.random_logs import crowded_log, identities, random_log
+from support.repeats import repeats
 
 
 class Growing(LogReader):
@@ -43,7 +44,7 @@ def planned(log: LogReader, after: Position, up_to: Position) -> list[Part]:
 
 
 @pytest.mark.parametrize("written", [random_log, crowded_log])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, soak=60), deadline=None)
 @given(seed=st.integers(0, 2**32), share_bytes=st.integers(1, 2_000), most=st.integers(0, 2_000))
 def test_batches_of_both_kinds_hold_each_change_once_and_in_order(
     written: Callable[[int], LogReader], seed: int, share_bytes: int, most: int
