@@ -1,4 +1,4 @@
-"""Where a dimension is an expression, a source's rows are read out and Spark groups them, as it
+"""Where a dimension is an expression, a source's rows are read out and Spark computes it, as it
 does for the log: there is one definition of what an expression gives.
 """
 
@@ -94,7 +94,7 @@ def _portions(
             waiting.append(deltas)
             left_out.update(bad)
             if len(deltas) > rows.count * _WORTH_IT:
-                add_up = signed  # hardly two rows are equal: Spark adds them up
+                add_up = signed  # hardly two rows are equal: `grouped_rows` adds them up
             if _is_enough(count, waiting):
                 yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
                 count, waiting, left_out = 0, [], Counter()
