@@ -33,7 +33,7 @@ from penstock.pipelines.grouping import covered_by
 from penstock.pipelines.job import Job
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
-from penstock.postgres import packing
+from penstock.postgres import pages
 from support.commands import penstock
 from support.database import Database
 from support.jobs import captured, caught_up, job
@@ -87,7 +87,7 @@ def test_rows_are_seeded_in_pieces_whether_they_are_added_up_before_spark_gets_t
     worth_it: float,
 ) -> None:  # M5.5
     monkeypatch.setattr(grouped_by_spark, "_WORTH_IT", worth_it)
-    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 5)
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 5)
     monkeypatch.setattr(grouped_by_spark, "_ROWS_AT_ONCE", 300)
     monkeypatch.setattr(grouped_by_spark, "_WORTH_A_JOB", 1)
     config = notify_config(prepared, tmp_path / "log", AGGREGATE)

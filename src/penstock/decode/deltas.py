@@ -239,7 +239,7 @@ class _Plan:
         arrays, bad = self._arrays(octets, counted)
         reasons = {cannot_hold(self._source.table, name): mask for name, mask in bad.items()}
         good = ~np.logical_or.reduce([np.zeros(len(counted.rows), bool), *bad.values()])
-        summed = summed_up(self._wanted, arrays, pa.array(counted.sign), good)
+        summed = _summed_up(self._wanted, arrays, pa.array(counted.sign), good)
         return told_once(counted, reasons), summed
 
     def _check(self, run: Run, index: np.ndarray) -> None:
@@ -286,18 +286,10 @@ class _Plan:
         return arrays, bad
 
 
-def summed_up(
+def _summed_up(
     wanted: Summed, arrays: Mapping[Input, pa.Array], sign: pa.Array, good: Mask
 ) -> pa.Table:
     """Rows with equal keys as one, with their signed count and sums; nothing that is zero."""
-    rows = signed(wanted, arrays, sign, good)
-    return added_up(rows, [each.key for each in wanted.keys], wanted.sums)
-
-
-def signed(
-    wanted: Summed, arrays: Mapping[Input, pa.Array], sign: pa.Array, good: Mask
-) -> pa.Table:
-    """The rows as they are, with what each adds."""
     columns = {
         each.key: minutes(arrays[each]) if each.by_minute else arrays[each] for each in wanted.keys
     }
@@ -306,7 +298,8 @@ def signed(
         values = arrays[each].cast(sum_type(each.kind))
         columns[sum_name(each)] = pc.if_else(pc.greater(sign, 0), values, pc.negate(values))
     table = pa.table(columns)
-    return table if good.all() else table.filter(pa.array(good))
+    rows = table if good.all() else table.filter(pa.array(good))
+    return added_up(rows, [each.key for each in wanted.keys], wanted.sums)
 
 
 def added_up(table: pa.Table, keys: Sequence[str], sums: Sequence[Input]) -> pa.Table:

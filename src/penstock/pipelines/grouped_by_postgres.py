@@ -15,23 +15,17 @@ from penstock.declarations import AggregateSource
 from penstock.decode.columns import Mask, column_as, texts_of
 from penstock.decode.types import Kind, ValueType
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.source_rows import OnRows, Truth, columns_of, reasons, rows_of
+from penstock.pipelines.source_rows import (
+    OnRows,
+    Truth,
+    columns_of,
+    printed_alike,
+    reasons,
+    rows_of,
+)
 from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
-from penstock.postgres.packing import PRINTED
-
-# Equal values of these are always printed alike, so that grouping by them and by their text is one.
-_PRINTED_ALIKE = """
-SELECT a.attname
-  FROM pg_attribute AS a
-  JOIN pg_type AS t ON t.oid = a.atttypid
-  LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
- WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
-   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'uuid', 'date',
-                      'timestamp', 'timestamptz')
-        OR t.typtype = 'e' OR (t.typname IN ('numeric', 'bpchar') AND a.atttypmod >= 0))
-   AND coalesce(c.collisdeterministic, true)
-"""
+from penstock.postgres.forms import PRINTED
 
 
 def grouped_by_postgres(
@@ -42,7 +36,7 @@ def grouped_by_postgres(
 ) -> Truth:
     """All of a table; `on_more` is told how many rows they are."""
     columns = columns_of(connection, source, bound)
-    alike = {name for (name,) in connection.execute(_PRINTED_ALIKE, [source.table.sql])}
+    alike = printed_alike(connection, source.table)
     keys = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.keys}
     sums = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.sums}
     # A numeric with a precision may be NaN. An integer may not, and costs nothing more.

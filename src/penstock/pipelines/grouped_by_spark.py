@@ -5,25 +5,32 @@ does for the log: there is one definition of what an expression gives.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import psycopg
-import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import SparkSession
 
 from penstock.declarations import AggregateSource
-from penstock.decode.deltas import ROWS, signed, summed_up
+from penstock.decode.columns import Mask
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouped_rows import grouped_rows
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
+from penstock.pipelines.numbered_rows import (
+    NumberedRows,
+    alike,
+    numbered_rows,
+    summed_up,
+    together,
+)
 from penstock.pipelines.source_columns import Rows, rows_in_columns
 from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
 from penstock.postgres.failures import translated
@@ -37,6 +44,12 @@ _ROWS_IN_TASK = 500_000
 _UNDER_WAY = 2
 # To add up equal rows, unless so many of a block are different.
 _WORTH_IT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    rows: NumberedRows
+    skipped: Counter[str]
 
 
 def prepared(spark: SparkSession, bound: Bound) -> Bound:
@@ -78,56 +91,56 @@ def _portions(
     connection: psycopg.Connection[Any],
     bound: Bound,
     source: AggregateSource,
-) -> Generator[tuple[int, Truth], None, None]:
+) -> Generator[tuple[int, _Portion], None, None]:
     """How many rows were read since the last time, and what they add, for Spark to group."""
     if not bound.summed.inputs:
         yield from _alike(connection, source.table)
         return
     count = 0
-    waiting: list[pa.Table] = []
+    waiting: list[NumberedRows] = []
     left_out: Counter[str] = Counter()
-    add_up = summed_up
+    adds_up = True
     with closing(rows_in_columns(connection, bound, source)) as found:
         for rows in found:
             count += rows.count
-            deltas, bad = _deltas(bound, rows, add_up)
-            waiting.append(deltas)
+            good, bad = _good(rows)
+            numbered = numbered_rows(bound, rows, good)
+            if adds_up:
+                numbered = summed_up(bound, numbered)
+                # Else hardly two rows are equal: `grouped_rows` adds them up.
+                adds_up = len(numbered.rows) <= rows.count * _WORTH_IT
+            waiting.append(numbered)
             left_out.update(bad)
-            if len(deltas) > rows.count * _WORTH_IT:
-                add_up = signed  # hardly two rows are equal: `grouped_rows` adds them up
             if _is_enough(count, waiting):
-                yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+                yield count, _Portion(together(waiting), reasons(source.table, left_out))
                 count, waiting, left_out = 0, [], Counter()
     if waiting:
-        yield count, Truth(pa.concat_tables(waiting), reasons(source.table, left_out))
+        yield count, _Portion(together(waiting), reasons(source.table, left_out))
 
 
-def _is_enough(read: int, waiting: list[pa.Table]) -> bool:
-    rows, size = sum(map(len, waiting)), sum(table.nbytes for table in waiting)
+def _is_enough(read: int, waiting: list[NumberedRows]) -> bool:
+    rows, size = sum(len(each.rows) for each in waiting), sum(each.nbytes for each in waiting)
     return (read >= _ROWS_AT_ONCE and rows >= _WORTH_A_JOB) or size >= _BYTES_AT_ONCE
 
 
-def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, Truth]]:
+def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, _Portion]]:
     """Where no column is read: there would be nothing to pack."""
     statement = sql.SQL("SELECT count(*) FROM {}").format(rows_of(connection, table))
     with translated(f"count the rows of {table}"):
         (rows,) = connection.execute(statement).fetchone() or (0,)
     if rows:
-        yield rows, Truth(pa.table({ROWS: pa.array([rows], pa.int64())}), Counter())
+        yield rows, _Portion(alike(rows), Counter())
 
 
-def _deltas(
-    bound: Bound, rows: Rows, add_up: Callable[..., pa.Table]
-) -> tuple[pa.Table, dict[str, int]]:
-    """What rows add, and how many of them do not for a value of a column."""
+def _good(rows: Rows) -> tuple[Mask, dict[str, int]]:
+    """Which rows count, and how many do not for a value of a column."""
     left_out: dict[str, int] = {}
     good = np.ones(rows.count, bool)
     for each, bad in rows.bad.items():
         left_out[each.name] = int(np.count_nonzero(good & bad))
         good &= ~bad
-    sign = pa.array(np.ones(rows.count, np.int64))
-    return add_up(bound.summed, rows.arrays, sign, good), left_out
+    return good, left_out
 
 
-def _computed(spark: SparkSession, bound: Bound, portion: Truth) -> Truth:
-    return Truth(grouped_rows(spark, bound, portion.sums), portion.skipped)
+def _computed(spark: SparkSession, bound: Bound, portion: _Portion) -> Truth:
+    return Truth(grouped_rows(spark, bound, portion.rows), portion.skipped)

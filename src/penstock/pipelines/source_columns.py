@@ -2,6 +2,8 @@
 
 Copied are columns of which one value may be as large as all others (documents, arrays), and pages
 that turn out to hold long texts: then all of it is never in memory at once.
+
+Columns in which many rows are equal come once for a group of rows; which ones, the first rows tell.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import psycopg
 import pyarrow as pa
 from psycopg import sql
@@ -18,21 +22,18 @@ from psycopg import sql
 from penstock.declarations import AggregateSource
 from penstock.decode.columns import Mask, column_as, texts_of
 from penstock.decode.deltas import Input
+from penstock.decode.minutes import minutes
 from penstock.decode.packed import packed_column
 from penstock.decode.types import ValueType
 from penstock.errors import TableRewritten
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.copied_rows import copied_rows
-from penstock.pipelines.source_rows import columns_of, rows_of
+from penstock.pipelines.sharing import is_worth_it, shared_columns
+from penstock.pipelines.source_rows import columns_of, printed_alike, rows_of
 from penstock.postgres.failures import translated
-from penstock.postgres.packing import (
-    PackedRows,
-    Packing,
-    form_of,
-    in_pages,
-    leaf_pages,
-    page_bounds,
-)
+from penstock.postgres.forms import form_of
+from penstock.postgres.packing import PackedRows, Packing
+from penstock.postgres.pages import in_pages, leaf_pages, page_bounds
 from penstock.postgres.reading_ahead import ahead
 from penstock.postgres.tables import Column
 
@@ -49,14 +50,26 @@ class _Column:
     input: Input
     column: Column
     given: ValueType
+    # Equal values have one packed form.
+    alike: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
+    """A row has values of its own, and those that all rows of its group have."""
+
     count: int
-    arrays: Mapping[Input, pa.Array]
-    # Which of them have a value that its type cannot hold.
+    own: Mapping[Input, pa.Array]
+    shared: Mapping[Input, pa.Array]
+    # Of each row. None: nothing is shared.
+    group: npt.NDArray[np.int64] | None
+    # Which rows have a value that its type cannot hold.
     bad: Mapping[Input, Mask]
+
+    def by_row(self, each: Input) -> pa.Array:
+        if each in self.own:
+            return self.own[each]
+        return self.shared[each].take(pa.array(self.group))
 
 
 def rows_in_columns(
@@ -78,7 +91,7 @@ def rows_in_columns(
 
         if leaves:
             packing = Packing(connection, rows, list(zip(names, forms, strict=True)))
-            found = _by_pages(packing, page_bounds(leaves.values()), copying)
+            found = _by_pages(packing, page_bounds(leaves.values()), columns, copying)
         else:
             found = copying(sql.SQL("true"))
         with closing(ahead(found, connection)) as portions:
@@ -94,19 +107,26 @@ def _columns(
     connection: psycopg.Connection[Any], bound: Bound, source: AggregateSource
 ) -> list[_Column]:
     given, found = bound.given[source.table], columns_of(connection, source, bound)
-    return [_Column(i, found[i.name], given[i.name]) for i in bound.summed.inputs]
+    alike = printed_alike(connection, source.table)
+    return [
+        _Column(each, found[each.name], given[each.name], found[each.name].name in alike)
+        for each in bound.summed.inputs
+    ]
 
 
 def _by_pages(
     packing: Packing,
     bounds: Sequence[int],
+    columns: Sequence[_Column],
     copying: Callable[[sql.Composable], _Copied],
 ) -> Generator[PackedRows | pa.RecordBatch, None, None]:
     in_vain = 0
+    shared: frozenset[int] | None = None
     for first, end in zip(bounds, [*bounds[1:], None], strict=True):
-        packed = packing.packed(in_pages(first, end))
+        packed = packing.packed(in_pages(first, end), shared or frozenset())
         if packed is not None:
             in_vain = 0
+            shared = _shared_by_next(packed, shared, columns)
             if packed.count:
                 yield packed
             continue
@@ -117,29 +137,45 @@ def _by_pages(
         yield from copying(in_pages(first, end))
 
 
+def _shared_by_next(
+    rows: PackedRows, shared: frozenset[int] | None, columns: Sequence[_Column]
+) -> frozenset[int] | None:
+    """None: it is not known, and rows come by themselves."""
+    if shared is None:
+        unpacked = enumerate(zip(columns, _unpacked(rows, columns), strict=True))
+        return shared_columns({place: array for place, (c, (array, _)) in unpacked if c.alike})
+    return shared if not shared or is_worth_it(rows.count, len(rows.sizes)) else None
+
+
 def _rows(portion: PackedRows | pa.RecordBatch, columns: Sequence[_Column]) -> Rows:
+    inputs = [each.input for each in columns]
     if isinstance(portion, PackedRows):
-        return _together(portion.count, columns, _unpacked(portion, columns))
-    return _together(portion.num_rows, columns, _parsed(portion, columns))
+        count, shared = portion.count, [inputs[place] for place in portion.shared]
+        group = np.repeat(np.arange(len(portion.sizes)), portion.sizes) if shared else None
+        found = _unpacked(portion, columns)
+    else:
+        count, shared, group = portion.num_rows, [], None
+        found = _parsed(portion, columns)
+    own, of_groups, bad = {}, {}, {}
+    for each, (values, wrong) in zip(inputs, found, strict=True):
+        array = minutes(values) if each.by_minute else values
+        if each in shared:
+            of_groups[each] = array
+        else:
+            own[each] = array
+        if wrong.any():
+            bad[each] = wrong[group] if each in shared else wrong
+    return Rows(count, own, of_groups, group, bad)
 
 
 def _unpacked(rows: PackedRows, columns: Sequence[_Column]) -> Iterator[tuple[pa.Array, Mask]]:
-    for each, values in zip(columns, rows.columns, strict=True):
-        array, bad = packed_column(values, each.given, rows.count)
+    count = rows.count
+    for place, (each, values) in enumerate(zip(columns, rows.columns, strict=True)):
+        size = len(rows.sizes) if place in rows.shared else count
+        array, bad = packed_column(values, each.given, size)
         yield array.cast(each.input.kind.arrow), bad
 
 
 def _parsed(texts: pa.RecordBatch, columns: Sequence[_Column]) -> Iterator[tuple[pa.Array, Mask]]:
     for each, values in zip(columns, texts.columns, strict=True):
         yield column_as(texts_of(values), each.given, each.input.kind)
-
-
-def _together(
-    count: int, columns: Sequence[_Column], found: Iterator[tuple[pa.Array, Mask]]
-) -> Rows:
-    by_input = dict(zip((each.input for each in columns), found, strict=True))
-    return Rows(
-        count,
-        {each: array for each, (array, _) in by_input.items()},
-        {each: bad for each, (_, bad) in by_input.items()},
-    )

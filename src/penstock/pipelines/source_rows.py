@@ -20,6 +20,18 @@ from penstock.postgres.tables import Column, read_tables
 
 # Rows read so far, or more of them.
 OnRows = Callable[[int], None]
+# Equal values of these are always printed alike, so that grouping by them and by their text is one.
+_PRINTED_ALIKE = """
+SELECT a.attname
+  FROM pg_attribute AS a
+  JOIN pg_type AS t ON t.oid = a.atttypid
+  LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
+ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'uuid', 'date',
+                      'timestamp', 'timestamptz')
+        OR t.typtype = 'e' OR (t.typname IN ('numeric', 'bpchar') AND a.atttypmod >= 0))
+   AND coalesce(c.collisdeterministic, true)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,11 @@ def columns_of(
     table = read_tables(connection, [source.table])[source.table]
     found = {each.name: input_column(source, table, each.name) for each in bound.summed.inputs}
     return {name: column for name, column in found.items() if column is not None}
+
+
+def printed_alike(connection: psycopg.Connection[Any], table: TableName) -> set[str]:
+    """The columns of which equal values have one text, and one binary form."""
+    return {name for (name,) in connection.execute(_PRINTED_ALIKE, [table.sql])}
 
 
 def rows_of(connection: psycopg.Connection[Any], table: TableName) -> sql.Composable:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
@@ -16,11 +17,13 @@ from psycopg import sql
 
 from penstock.decode.types import Kind
 from penstock.errors import TableRewritten
+from penstock.names import TableName
 from penstock.pipelines import source_columns
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.copied_rows import copied_rows
 from penstock.pipelines.source_columns import Rows, rows_in_columns
-from penstock.postgres import packing
+from penstock.pipelines.source_rows import printed_alike
+from penstock.postgres import forms, packing, pages
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.snapshots import Snapshot, keep_as_they_were, snapshot
 from penstock.postgres.tables import read_tables
@@ -117,18 +120,31 @@ def read(source: Snapshot, *columns: str) -> Iterator[Rows]:
 
 
 def values(rows: Sequence[Rows]) -> list[tuple[Any, ...]]:
-    """Of each row its values, as Arrow prints them, and which of them are bad."""
+    """Of each row its values, as Arrow prints them, and which of them are bad; by the columns'
+    names.
+    """
     found = []
     for each in rows:
         columns: list[Sequence[Any]] = []
-        for key, array in each.arrays.items():
+        for key in sorted({*each.own, *each.shared}, key=lambda key: key.name):
+            array = each.by_row(key)
             assert array.type == key.kind.arrow
             array.validate(full=True)
             is_float = key.kind.kind in (Kind.REAL, Kind.DOUBLE)
             columns.append((array.cast(pa.string()) if is_float else array).to_pylist())
-            columns.append(each.bad[key].tolist())
+            columns.append(each.bad.get(key, np.zeros(each.count, bool)).tolist())
         found += list(zip(*columns, strict=True))
     return sorted(found, key=repr)
+
+
+class Together(packing.Packing):
+    """Rows come together by all columns by which they may."""
+
+    def packed(self, pages: sql.Composable, shared: frozenset[int] = frozenset()) -> Any:
+        alike = printed_alike(self._connection, TableName("public", "notifications"))
+        names = [column.name.as_string().strip('"') for column in self._columns]
+        self.shared = frozenset(place for place, name in enumerate(names) if name in alike)
+        return super().packed(pages, self.shared)
 
 
 def packed_and_copied(
@@ -137,6 +153,8 @@ def packed_and_copied(
     with snapshot(database.dsn()) as source, pytest.MonkeyPatch.context() as patched:
         patched.setattr(source_columns, "copied_rows", None)
         packed = values(list(read(source, *columns)))
+        patched.setattr(source_columns, "Packing", Together)
+        assert values(list(read(source, *columns))) == packed
         patched.undo()
         patched.setattr(source_columns, "leaf_pages", lambda *_: {})
         return packed, values(list(read(source, *columns)))
@@ -145,18 +163,20 @@ def packed_and_copied(
 def test_values_of_every_type_are_packed_as_they_are_copied(
     every_type: Database,
 ) -> None:  # M4.6, M5.5
-    """Those that a type cannot hold, too."""
+    """Those that a type cannot hold, too; by themselves, and together with rows that are equal in
+    some columns.
+    """
     ours = {kind.strip('"').partition("(")[0] for kind in VALUES}
     ours |= {"bpchar"} if "char(3)" in VALUES else set()
-    assert ours > {*packing._NUMBERS, *packing._TEXTS, *packing._SMALL_TEXTS}
+    assert ours > {*forms._NUMBERS, *forms._TEXTS, *forms._SMALL_TEXTS}
     width = max(map(len, VALUES.values()))
     rows = [
         tuple(each[number] if number < len(each) else None for each in VALUES.values())
         for number in range(width + 1)
     ]
-    insert(every_type, rows)
+    insert(every_type, [*rows, *rows])
     packed, copied = packed_and_copied(every_type, *COLUMNS)
-    assert len(packed) == len(rows)
+    assert len(packed) == 2 * len(rows)
     assert packed == copied
     assert any(True in each[1::2] for each in packed)
 
@@ -173,11 +193,77 @@ def test_any_rows_are_packed_as_they_are_copied(
     assert packed == copied
 
 
+# Of the servers here only Debian's knows such collations.
+@pytest.mark.parametrize("server", [15], indirect=True)
+def test_equal_values_that_are_not_printed_alike_stay_what_they_are(
+    database: Database,
+) -> None:  # M4.6: rows come together only by columns of which equal values are the same
+    database.run(
+        "CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2',"
+        " deterministic = false)",
+        "CREATE TABLE notifications (word text COLLATE any_case, number double precision,"
+        " span interval, blank bpchar, status text)",
+        "INSERT INTO notifications VALUES ('a', 0, '1 day', 'x', 's'), ('A', '-0', '24:00',"
+        " 'x ', 's'), ('a', 0, '1 day', 'x', 's')",
+    )
+    packed, copied = packed_and_copied(database, "blank", "number", "span", "status", "word")
+    assert packed == copied
+    assert len(set(packed)) == 2
+
+
+def test_rows_come_together_by_what_many_of_them_have(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: the first rows tell; where that is no longer so, the next ones do
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 20)
+    database.run(
+        # As it may be where nobody thought of this.
+        f"ALTER DATABASE {database.name} SET enable_hashagg = off",
+        f"ALTER DATABASE {database.name} SET work_mem = '64kB'",
+        "CREATE TABLE notifications (id int, service text, status text, job uuid, _1 int)",
+        "INSERT INTO notifications SELECT n, 'service ' || n % 20, NULLIF(n % 3, 0)::text,"
+        " md5((n / 100)::text)::uuid, 1 FROM generate_series(1, 10000) AS n",
+        # From then on each has a service of its own.
+        "INSERT INTO notifications SELECT n, 'other ' || n, NULLIF(n % 3, 0)::text,"
+        " md5((n / 100)::text)::uuid, 1 FROM generate_series(10001, 20000) AS n",
+    )
+    portions: list[packing.PackedRows] = []
+    plans: list[str] = []
+    rows_of_portion = source_columns._rows
+
+    def watched(portion: packing.PackedRows, columns: Any) -> Rows:
+        portions.append(portion)
+        return rows_of_portion(portion, columns)
+
+    monkeypatch.setattr(source_columns, "_rows", watched)
+    names = ["id", "service", "status", "job", "_1"]
+    with snapshot(database.dsn()) as source:
+        explain(source.connection, plans, monkeypatch)
+        found = values(list(read(source, *names)))
+    with database.connect() as connection:
+        rows = connection.execute("SELECT _1, id, job, service, status FROM notifications")
+        expected = [
+            (one, False, number, False, str(job), False, service, False, status, False)
+            for one, number, job, service, status in rows
+        ]
+    assert found == sorted(expected, key=repr)
+    service, status, job, one = 1, 2, 3, 4
+    first, second, *_, last = (portion.shared for portion in portions)
+    assert first == frozenset()
+    # Of each service, there are several jobs.
+    assert second == {service, status, one}
+    assert last == {status, job, one}
+    assert len(portions[1].sizes) == 60
+    assert {portion.shared for portion in portions} == {first, second, last}
+    together = [plan for plan in plans if "Group Key: notifications" in plan]
+    assert len(together) > 5
+    assert all("HashAggregate" in plan and "Sort" not in plan for plan in together)
+
+
 def test_rows_come_once_whatever_pages_and_partitions_they_are_in(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.5
     """Partitions of other sizes, an empty one, and one below another."""
-    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 8)
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 8)
     database.run(
         "CREATE TABLE notifications (id int, status text) PARTITION BY RANGE (id)",
         "CREATE TABLE few PARTITION OF notifications FOR VALUES FROM (0) TO (10)",
@@ -219,7 +305,7 @@ def test_what_happens_after_the_snapshot_is_not_among_them(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.5
     """Rows move to other pages, vacuum looks at those they were in, and pages are added."""
-    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 3)
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 3)
     database.run(
         "CREATE TABLE notifications (id int, status text)",
         "INSERT INTO notifications SELECT n, repeat('x', 100) FROM generate_series(1, 2000) AS n",
@@ -235,6 +321,19 @@ def test_what_happens_after_the_snapshot_is_not_among_them(
         )
         found = values([first, *reading])
     assert sorted(found) == [(n, False, "x" * 100, False) for n in range(1, 2001)]
+
+
+def explain(connection: Any, plans: list[str], patched: pytest.MonkeyPatch) -> None:
+    """Notes how the server reads pages."""
+    execute = connection.execute
+
+    def explained(statement: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(statement, sql.Composed) and "ctid" in statement.as_string():
+            plan = execute(sql.SQL("EXPLAIN ") + statement).fetchall()
+            plans.append("\n".join(line for (line,) in plan))
+        return execute(statement, *arguments, **options)
+
+    patched.setattr(connection, "execute", explained)
 
 
 @pytest.fixture
@@ -253,7 +352,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_pages_with_long_texts_are_copied(
     database18: Database, monkeypatch: pytest.MonkeyPatch, copied: list[str]
 ) -> None:  # M5.5: of a range that is packed all is in memory at once
-    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 1)
     database18.run(
         "CREATE TABLE notifications (id int, body text)",
         "INSERT INTO notifications SELECT n, repeat('y', 256) FROM generate_series(1, 500) AS n",
@@ -262,8 +361,8 @@ def test_pages_with_long_texts_are_copied(
     )
     with snapshot(database18.dsn()) as source:
         found = values(list(read(source, "id", "body")))
-    assert [each for each, *_ in sorted(found)] == list(range(1, 901))
-    assert {len(body) for _, _, body, _ in found} == {256, 257}
+    assert sorted(each for _, _, each, _ in found) == list(range(1, 901))
+    assert {len(body) for body, *_ in found} == {256, 257}
     page = database18.value("SELECT ctid FROM notifications WHERE id = 501").partition(",")[0]
     assert copied == [f"ctid >= '{page},0)' AND ctid < '({int(page[1:]) + 1},0)'"]
 
@@ -271,7 +370,7 @@ def test_pages_with_long_texts_are_copied(
 def test_where_long_texts_are_usual_the_rest_is_copied_at_one_go(
     database18: Database, monkeypatch: pytest.MonkeyPatch, copied: list[str]
 ) -> None:  # M5.5: else all of it would be made twice
-    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 1)
     database18.run(
         "CREATE TABLE notifications (id int, body text)",
         "INSERT INTO notifications SELECT n, repeat('y', 100) FROM generate_series(1, 200) AS n",
@@ -280,7 +379,7 @@ def test_where_long_texts_are_usual_the_rest_is_copied_at_one_go(
     )
     with snapshot(database18.dsn()) as source:
         found = values(list(read(source, "id", "body")))
-    assert [each for each, *_ in sorted(found)] == list(range(1, 401))
+    assert sorted(each for _, _, each, _ in found) == list(range(1, 401))
     assert len(copied) == 2
     assert "ctid <" not in copied[1]
 
@@ -333,7 +432,7 @@ def test_a_role_that_may_read_the_columns_reads_them(
 def test_a_partition_that_comes_with_rows_while_others_are_read_is_noticed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.5, M5.6: some of its rows would count and others not
-    monkeypatch.setattr(packing, "_PAGES_AT_ONCE", 2)
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 2)
     database.run(
         "CREATE TABLE notifications (id int, status text) PARTITION BY RANGE (id)",
         "CREATE TABLE one PARTITION OF notifications FOR VALUES FROM (0) TO (10000)",
@@ -405,7 +504,7 @@ def test_text_of_other_encodings_is_read_as_it_is(
         finally:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
     assert packed == copied
-    assert packed[0][2] == text
+    assert text in {each[6] for each in packed}
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["a table", "partitions"])
@@ -428,17 +527,9 @@ def test_a_range_of_pages_is_found_without_a_look_at_the_others(
         f"ALTER DATABASE {database.name} SET parallel_tuple_cost = 0",
     )
     with snapshot(database.dsn()) as source, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(packing, "_PAGES_AT_ONCE", 12)
+        patched.setattr(pages, "_PAGES_AT_ONCE", 12)
         plans: list[str] = []
-        execute = source.connection.execute
-
-        def explained(statement: Any, *arguments: Any, **options: Any) -> Any:
-            if isinstance(statement, sql.Composed) and "ctid" in statement.as_string():
-                plan = execute(sql.SQL("EXPLAIN ") + statement).fetchall()
-                plans.append("\n".join(line for (line,) in plan))
-            return execute(statement, *arguments, **options)
-
-        patched.setattr(source.connection, "execute", explained)
+        explain(source.connection, plans, patched)
         rows = list(read(source, "id", "status"))
     assert len(plans) == len(rows) > 5
     assert all("Tid Range Scan" in plan for plan in plans)

@@ -6,7 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from penstock.decode.deltas import summed_up
+from penstock.decode.deltas import ROWS
 from penstock.pipelines import grouped_by_spark
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
@@ -116,13 +116,11 @@ def test_rows_are_read_out_as_the_log_has_them(database18: Database) -> None:  #
         bound = bind(config, types_of(read_tables(source.connection, [table])), source.lsn)
         (counted,) = config.sources
         (read,) = rows_in_columns(source.connection, bound, counted)
-        summed, left_out = grouped_by_spark._deltas(bound, read, summed_up)
-    rows = [
-        {name.split(" ")[0]: value for name, value in row.items()} for row in summed.to_pylist()
-    ]
-    shown = [
-        tuple(row[name] for name in ("padded", "word", "flag", "tags", "price")) for row in rows
-    ]
+        good, left_out = grouped_by_spark._good(read)
+    columns = {each.name: read.by_row(each).to_pylist() for each in bound.summed.inputs}
+    names = ("padded", "word", "flag", "tags", "price")
+    rows = zip(*(columns[name] for name in names), strict=True)
+    shown = [row for row, is_good in zip(rows, good, strict=True) if is_good]
     # The third has values that Spark cannot hold.
     assert shown == [
         ("a  ", "", True, ["x,y", None], Decimal("1.50")),
@@ -147,11 +145,11 @@ def test_where_no_column_is_read_the_server_counts(database18: Database) -> None
             types = types_of(read_tables(source.connection, [table.table]))
             bound = bind(config, types, source.lsn)
             found = grouped_by_spark._portions(source.connection, bound, table)
-            return [(rows, part.sums.to_pylist()) for rows, part in found]
+            return [(rows, part.rows.rows[ROWS].to_pylist()) for rows, part in found]
 
     assert portions() == []
     database18.run("INSERT INTO notifications VALUES (1), (NULL), (3)")
-    assert portions() == [(3, [{"_rows": 3}])]
+    assert portions() == [(3, [3])]
 
 
 def test_rows_with_values_that_spark_cannot_hold_are_left_out_and_counted_as_in_the_log(

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.decode.packed import packed_column
 from penstock.decode.types import Kind, ValueType
-from penstock.postgres.packing import Form, Packed
+from penstock.postgres.forms import Form
+from penstock.postgres.packing import Packed
 
 TEXT, NUMBER = Form("textsend({})"), Form("int4send({})", ">i4")
 

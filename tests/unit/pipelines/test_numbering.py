@@ -26,6 +26,6 @@ def test_each_combination_has_one_number_that_means_it(
         for place, (name, kind) in enumerate(list(COLUMNS.items())[:width])
     }
     numbers, meanings = numbered(columns)
-    assert meanings.take(numbers).to_pylist() == pa.table(columns).to_pylist()
+    assert meanings.take(pa.array(numbers)).to_pylist() == pa.table(columns).to_pylist()
     assert len(meanings) == len({row[:width] for row in rows})
     assert meanings.schema == pa.table(columns).schema

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.postgres.packing import _PAGES_AT_ONCE, page_bounds
+from penstock.postgres.pages import _PAGES_AT_ONCE, page_bounds
 
 
 @given(sizes=st.lists(st.integers(0, 20_000), min_size=1, max_size=700))

@@ -1,0 +1,143 @@
+"""Rows as pairs of numbers: for what Spark sees of them, and for what is only handed on. Pure.
+
+Most rows have both in common with others, and Spark need not see more of them than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.decode.columns import Mask
+from penstock.decode.deltas import ROWS, Input, added_up, sum_name, sum_type
+from penstock.decode.types import Kind
+from penstock.expressions import columns_of
+from penstock.pipelines.binding import Bound
+from penstock.pipelines.numbering import Numbered, combined, numbered
+from penstock.pipelines.source_columns import Rows
+
+# Which combination of what Spark sees, and of what is handed on. No column of the source has such a
+# name, for theirs have a blank.
+SEEN, HANDED_ON = "_seen", "_handed_on"
+# Of a combination of nothing.
+_NOTHING = "_nothing"
+# Spark takes -0 for 0, and Arrow does not.
+_FLOATS = (Kind.REAL, Kind.DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRows:
+    # By `SEEN` and `HANDED_ON`: how many rows, and their sums.
+    rows: pa.Table
+    # What the numbers mean, by the keys of inputs. Those of several portions mean some twice.
+    seen: pa.Table
+    handed_on: pa.Table
+
+    @property
+    def nbytes(self) -> int:
+        return sum(table.nbytes for table in (self.rows, self.seen, self.handed_on))
+
+
+def handed_on(bound: Bound) -> dict[str, Input]:
+    """By dimension: those that are nothing but a column."""
+    inputs = {each.name: each for each in bound.summed.keys}
+    plain = {
+        name: inputs[each.plain] for name, each in bound.config.dimensions.items() if each.plain
+    }
+    return {name: each for name, each in plain.items() if each.kind.kind not in _FLOATS}
+
+
+def seen_by_spark(bound: Bound) -> list[Input]:
+    config, handed = bound.config, handed_on(bound)
+    names = set(columns_of(config.filter) if config.filter else ())
+    for name, dimension in config.dimensions.items():
+        names |= set() if name in handed else set(dimension.columns)
+    return [each for each in bound.summed.keys if each.name in names]
+
+
+def numbered_rows(bound: Bound, rows: Rows, good: Mask) -> NumberedRows:
+    """Those that are good, each by itself."""
+    seen = _numbers(rows, seen_by_spark(bound))
+    handed = _numbers(rows, dict.fromkeys(handed_on(bound).values()))
+    sums = {
+        sum_name(each): rows.by_row(each).cast(sum_type(each.kind)) for each in bound.summed.sums
+    }
+    table = _table(seen.numbers, handed.numbers, np.ones(rows.count, np.int64), sums)
+    return NumberedRows(
+        table if good.all() else table.filter(pa.array(good)), seen.meanings, handed.meanings
+    )
+
+
+def alike(count: int) -> NumberedRows:
+    """Rows of which no column is read."""
+    numbers, nothing = _all_one(1)
+    return NumberedRows(_table(numbers, numbers, np.array([count]), {}), nothing, nothing)
+
+
+def summed_up(bound: Bound, numbered: NumberedRows) -> NumberedRows:
+    """Those with equal numbers as one."""
+    rows = added_up(numbered.rows, [SEEN, HANDED_ON], bound.summed.sums)
+    return NumberedRows(rows, numbered.seen, numbered.handed_on)
+
+
+def together(portions: Sequence[NumberedRows]) -> NumberedRows:
+    """The numbers of each come behind those of the ones before."""
+    tables = []
+    seen = handed = 0
+    for each in portions:
+        rows = each.rows
+        tables.append(
+            _table(
+                np.asarray(rows[SEEN]) + seen,
+                np.asarray(rows[HANDED_ON]) + handed,
+                rows[ROWS],
+                {name: rows[name] for name in rows.column_names[3:]},
+            )
+        )
+        seen += len(each.seen)
+        handed += len(each.handed_on)
+    return NumberedRows(
+        pa.concat_tables(tables),
+        pa.concat_tables(each.seen for each in portions),
+        pa.concat_tables(each.handed_on for each in portions),
+    )
+
+
+def _table(
+    seen: npt.NDArray[np.int64],
+    handed: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64] | pa.ChunkedArray,
+    sums: Mapping[str, pa.Array],
+) -> pa.Table:
+    return pa.table({SEEN: pa.array(seen), HANDED_ON: pa.array(handed), ROWS: rows, **sums})
+
+
+def combinations(rows: pa.Table) -> Numbered:
+    """Which one each row has, and what they are; without a column all have the same."""
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    if not columns:
+        return _all_one(len(rows))
+    if any(pa.types.is_nested(array.type) for array in columns.values()):
+        return Numbered(
+            np.arange(len(rows)), pa.table(columns)
+        )  # Arrow cannot tell which are equal
+    return numbered(columns)
+
+
+def _numbers(rows: Rows, inputs: Iterable[Input]) -> Numbered:
+    shared = {each.key: rows.shared[each] for each in inputs if each in rows.shared}
+    own = {each.key: rows.own[each] for each in inputs if each in rows.own}
+    found = [combinations(pa.table(own))] if own else []
+    if shared:
+        groups = combinations(pa.table(shared))
+        found.append(Numbered(groups.numbers[rows.group], groups.meanings))
+    return reduce(combined, found) if found else _all_one(rows.count)
+
+
+def _all_one(rows: int) -> Numbered:
+    return Numbered(np.zeros(rows, np.int64), pa.table({_NOTHING: [0]}))
