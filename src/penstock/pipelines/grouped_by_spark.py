@@ -25,8 +25,10 @@ from penstock.pipelines.grouped_rows import grouped_rows
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
 from penstock.pipelines.numbered_rows import (
+    Division,
     NumberedRows,
     alike,
+    division,
     numbered_rows,
     summed_up,
     together,
@@ -72,14 +74,15 @@ def grouped_by_spark(
     """All of a table, by portions; `on_more` is told how many rows each has. All is
     `prepared`.
     """
+    parts = division(bound)
     # Spark computes portions while the next is read.
     with (
         ThreadPoolExecutor(_UNDER_WAY, "computing") as pool,
-        closing(_portions(connection, bound, source)) as portions,
+        closing(_portions(connection, bound, parts, source)) as portions,
     ):
         under_way: deque[Future[Truth]] = deque()
         for rows, portion in portions:
-            under_way.append(pool.submit(_computed, spark, bound, portion))
+            under_way.append(pool.submit(_computed, spark, bound, parts, portion))
             on_more(rows)
             if len(under_way) > _UNDER_WAY:
                 yield under_way.popleft().result()
@@ -90,13 +93,14 @@ def grouped_by_spark(
 def _portions(
     connection: psycopg.Connection[Any],
     bound: Bound,
+    parts: Division,
     source: AggregateSource,
 ) -> Generator[tuple[int, _Portion], None, None]:
     """How many rows were read since the last time, and what they add, for Spark to group."""
     if not bound.summed.inputs:
         yield from _alike(connection, source.table)
         return
-    count = 0
+    count = size = 0
     waiting: list[NumberedRows] = []
     left_out: Counter[str] = Counter()
     adds_up = True
@@ -104,23 +108,23 @@ def _portions(
         for rows in found:
             count += rows.count
             good, bad = _good(rows)
-            numbered = numbered_rows(bound, rows, good)
+            numbered = numbered_rows(parts, rows, good)
             if adds_up:
-                numbered = summed_up(bound, numbered)
+                numbered = summed_up(parts, numbered)
                 # Else hardly two rows are equal: `grouped_rows` adds them up.
                 adds_up = len(numbered.rows) <= rows.count * _WORTH_IT
             waiting.append(numbered)
             left_out.update(bad)
-            if _is_enough(count, waiting):
+            size += numbered.nbytes
+            if size >= _BYTES_AT_ONCE or (count >= _ROWS_AT_ONCE and _is_worth_a_job(waiting)):
                 yield count, _Portion(together(waiting), reasons(source.table, left_out))
-                count, waiting, left_out = 0, [], Counter()
+                count, size, waiting, left_out = 0, 0, [], Counter()
     if waiting:
         yield count, _Portion(together(waiting), reasons(source.table, left_out))
 
 
-def _is_enough(read: int, waiting: list[NumberedRows]) -> bool:
-    rows, size = sum(len(each.rows) for each in waiting), sum(each.nbytes for each in waiting)
-    return (read >= _ROWS_AT_ONCE and rows >= _WORTH_A_JOB) or size >= _BYTES_AT_ONCE
+def _is_worth_a_job(waiting: list[NumberedRows]) -> bool:
+    return sum(len(each.rows) for each in waiting) >= _WORTH_A_JOB
 
 
 def _alike(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[int, _Portion]]:
@@ -142,5 +146,5 @@ def _good(rows: Rows) -> tuple[Mask, dict[str, int]]:
     return good, left_out
 
 
-def _computed(spark: SparkSession, bound: Bound, portion: _Portion) -> Truth:
-    return Truth(grouped_rows(spark, bound, portion.rows), portion.skipped)
+def _computed(spark: SparkSession, bound: Bound, parts: Division, portion: _Portion) -> Truth:
+    return Truth(grouped_rows(spark, bound, parts, portion.rows), portion.skipped)

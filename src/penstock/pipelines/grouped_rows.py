@@ -7,8 +7,6 @@ expression reads, and each combination of their values once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +14,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from penstock.decode.deltas import Input, WantedDeltas, added_up
+from penstock.decode.deltas import WantedDeltas, added_up
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import key_name, measures_of, over, places
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.numbered_rows import (
     HANDED_ON,
     SEEN,
+    Division,
     NumberedRows,
     combinations,
-    handed_on,
-    seen_by_spark,
 )
 from penstock.pipelines.sums import as_text
 from penstock.spark.deltas import delta_schema
@@ -36,11 +33,12 @@ from penstock.spark.errors import computing
 _NUMBER = "_number"
 
 
-def grouped_rows(spark: SparkSession, bound: Bound, portion: NumberedRows) -> pa.Table:
+def grouped_rows(
+    spark: SparkSession, bound: Bound, parts: Division, portion: NumberedRows
+) -> pa.Table:
     """From what rows add, by the columns, to dimensions and measures."""
-    handed = handed_on(bound)
     numbers, values = combinations(portion.seen)
-    computed = _computed(spark, bound, seen_by_spark(bound), values, handed)
+    computed = _computed(spark, bound, parts, values)
     # Where in that each row is; nowhere, if it does not pass the filter.
     place = np.full(len(values), -1)
     place[np.asarray(computed[_NUMBER])] = np.arange(len(computed))
@@ -55,40 +53,34 @@ def grouped_rows(spark: SparkSession, bound: Bound, portion: NumberedRows) -> pa
             1, HANDED_ON, pa.array(handed_which[np.asarray(rows[HANDED_ON])])
         ),
         [SEEN, HANDED_ON],
-        bound.summed.sums,
+        parts.sums,
     )
     found = {
-        name: as_text(meant[handed[name].key]).take(sums[HANDED_ON])
-        if name in handed
+        name: as_text(meant[parts.handed_on[name].key]).take(sums[HANDED_ON])
+        if name in parts.handed_on
         else meanings[key_name(0, number)].take(sums[SEEN])
         for number, name in enumerate(bound.config.dimensions)
     }
     return pa.table(found | measures_of(sums, bound))
 
 
-def _computed(
-    spark: SparkSession,
-    bound: Bound,
-    seen: Sequence[Input],
-    values: pa.Table,
-    handed: Mapping[str, Input],
-) -> pa.Table:
+def _computed(spark: SparkSession, bound: Bound, parts: Division, values: pa.Table) -> pa.Table:
     """The other dimensions as text, of the combinations that pass the filter, by their number."""
     config = bound.config
     known = delta_schema(WantedDeltas((bound.summed,)))
     number = StructField(_NUMBER, IntegerType(), nullable=False)
     # Said and not guessed: a moment without a time zone would become one of the session's.
-    schema = StructType([number, *(known[each.key] for each in seen)])
+    schema = StructType([number, *(known[each.key] for each in parts.seen)])
     given = pa.table(
         {
             _NUMBER: pa.array(np.arange(len(values)), pa.int32()),
-            **{each.key: values[each.key] for each in seen},
+            **{each.key: values[each.key] for each in parts.seen},
         }
     )
     expressions = {
         key_name(0, number): over(bound, dimension.expression)
         for number, (name, dimension) in enumerate(config.dimensions.items())
-        if name not in handed
+        if name not in parts.handed_on
     }
     with computing(places([bound])):
         frame = with_meaning(spark).createDataFrame(given.combine_chunks(), schema)

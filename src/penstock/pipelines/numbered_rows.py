@@ -32,9 +32,11 @@ _FLOATS = (Kind.REAL, Kind.DOUBLE)
 
 @dataclass(frozen=True, slots=True)
 class NumberedRows:
+    """Some rows, added up or not."""
+
     # By `SEEN` and `HANDED_ON`: how many rows, and their sums.
     rows: pa.Table
-    # What the numbers mean, by the keys of inputs. Those of several portions mean some twice.
+    # What the numbers mean, by the keys of inputs. Several may mean the same.
     seen: pa.Table
     handed_on: pa.Table
 
@@ -43,30 +45,33 @@ class NumberedRows:
         return sum(table.nbytes for table in (self.rows, self.seen, self.handed_on))
 
 
-def handed_on(bound: Bound) -> dict[str, Input]:
-    """By dimension: those that are nothing but a column."""
-    inputs = {each.name: each for each in bound.summed.keys}
-    plain = {
-        name: inputs[each.plain] for name, each in bound.config.dimensions.items() if each.plain
-    }
-    return {name: each for name, each in plain.items() if each.kind.kind not in _FLOATS}
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Of what an aggregate reads of a row."""
+
+    seen: tuple[Input, ...]
+    # By dimension: those that are nothing but a column.
+    handed_on: Mapping[str, Input]
+    sums: tuple[Input, ...]
 
 
-def seen_by_spark(bound: Bound) -> list[Input]:
-    config, handed = bound.config, handed_on(bound)
+def division(bound: Bound) -> Division:
+    """It takes a look at each expression: once for all rows."""
+    config, keys = bound.config, {each.name: each for each in bound.summed.keys}
+    plain = {name: keys[each.plain] for name, each in config.dimensions.items() if each.plain}
+    handed_on = {name: each for name, each in plain.items() if each.kind.kind not in _FLOATS}
     names = set(columns_of(config.filter) if config.filter else ())
     for name, dimension in config.dimensions.items():
-        names |= set() if name in handed else set(dimension.columns)
-    return [each for each in bound.summed.keys if each.name in names]
+        names |= set() if name in handed_on else set(dimension.columns)
+    seen = tuple(each for each in bound.summed.keys if each.name in names)
+    return Division(seen, handed_on, bound.summed.sums)
 
 
-def numbered_rows(bound: Bound, rows: Rows, good: Mask) -> NumberedRows:
+def numbered_rows(parts: Division, rows: Rows, good: Mask) -> NumberedRows:
     """Those that are good, each by itself."""
-    seen = _numbers(rows, seen_by_spark(bound))
-    handed = _numbers(rows, dict.fromkeys(handed_on(bound).values()))
-    sums = {
-        sum_name(each): rows.by_row(each).cast(sum_type(each.kind)) for each in bound.summed.sums
-    }
+    seen = _numbers(rows, parts.seen)
+    handed = _numbers(rows, dict.fromkeys(parts.handed_on.values()))
+    sums = {sum_name(each): rows.by_row(each).cast(sum_type(each.kind)) for each in parts.sums}
     table = _table(seen.numbers, handed.numbers, np.ones(rows.count, np.int64), sums)
     return NumberedRows(
         table if good.all() else table.filter(pa.array(good)), seen.meanings, handed.meanings
@@ -79,9 +84,19 @@ def alike(count: int) -> NumberedRows:
     return NumberedRows(_table(numbers, numbers, np.array([count]), {}), nothing, nothing)
 
 
-def summed_up(bound: Bound, numbered: NumberedRows) -> NumberedRows:
-    """Those with equal numbers as one."""
-    rows = added_up(numbered.rows, [SEEN, HANDED_ON], bound.summed.sums)
+def summed_up(parts: Division, numbered: NumberedRows) -> NumberedRows:
+    """Of rows that nobody has added up: those with equal numbers as one."""
+    rows = numbered.rows
+    if parts.sums:
+        rows = added_up(rows, [SEEN, HANDED_ON], parts.sums)
+    else:
+        numbers, meanings = combined(
+            *(
+                Numbered(np.asarray(rows[name]), pa.table({name: np.arange(len(table))}))
+                for name, table in ((SEEN, numbered.seen), (HANDED_ON, numbered.handed_on))
+            )
+        )
+        rows = meanings.append_column(ROWS, pa.array(np.bincount(numbers)))
     return NumberedRows(rows, numbered.seen, numbered.handed_on)
 
 
@@ -133,9 +148,8 @@ def _numbers(rows: Rows, inputs: Iterable[Input]) -> Numbered:
     shared = {each.key: rows.shared[each] for each in inputs if each in rows.shared}
     own = {each.key: rows.own[each] for each in inputs if each in rows.own}
     found = [combinations(pa.table(own))] if own else []
-    if shared:
-        groups = combinations(pa.table(shared))
-        found.append(Numbered(groups.numbers[rows.group], groups.meanings))
+    if shared and rows.group is not None:
+        found.append(Numbered(rows.group, pa.table(shared)))
     return reduce(combined, found) if found else _all_one(rows.count)
 
 

@@ -33,7 +33,6 @@ _SETTINGS = {
 _STATEMENT = sql.SQL(
     "SELECT {outer} FROM (SELECT {inner} FROM {rows} WHERE {pages} GROUP BY {keys}) AS groups"
 )
-_COUNT_IF = sql.SQL("count(*) FILTER (WHERE {})")
 _SIZE, _SIZES = sql.SQL("count(*)"), sql.SQL("string_agg(int8send({}), '')")
 _TOTAL, _BYTES = sql.SQL("sum({})::bigint"), sql.SQL("string_agg({}, '')")
 _TEXTS_TOGETHER = sql.SQL("string_agg({}, '\\x00')")
@@ -72,17 +71,19 @@ class _Column:
     place: int
 
     def asked(self, with_nulls: bool) -> Iterator[tuple[sql.Composable, sql.SQL]]:
-        """What is asked of rows, and how that of several groups is put together: how many values
-        there are, and what they are. `string_agg` passes over NULL.
+        """What is asked of rows, and how that of several groups is put together: the values, and of
+        texts how many there are, and how many of them fit. `string_agg` passes over NULL.
         """
         value = sql.SQL(self.form.sql).format(self.name)
+        fits = sql.SQL(self.form.fits or "true").format(self.name)
         if self.form.fits is not None:
-            value = sql.SQL("CASE WHEN {} THEN {} END").format(
-                sql.SQL(self.form.fits).format(self.name), value
-            )
+            value = sql.SQL("CASE WHEN {} THEN {} END").format(fits, value)
         together = _TEXTS_TOGETHER if self.form.number is None else _BYTES
-        yield sql.SQL("count({})").format(self.name), _TOTAL
         yield together.format(value), together
+        if self.form.number is None:
+            yield sql.SQL("count({})").format(self.name), _TOTAL
+        if self.form.fits is not None:
+            yield sql.SQL("count(*) FILTER (WHERE {})").format(fits), _TOTAL
         if with_nulls:
             valid = sql.SQL("boolsend({} IS NOT NULL)").format(self.name)
             yield _BYTES.format(valid), _BYTES
@@ -113,12 +114,11 @@ class Packing:
         """`shared`: the places of columns by which rows come together; equal values of theirs are
         packed alike. None: a value is too large.
         """
-        large, sizes, pieces = self._ask(pages, shared)
-        if large:
+        sizes, pieces = self._ask(pages, shared)
+        columns = [self._packed(column, pieces) for column in self._columns]
+        if None in columns:
             return None
-        found = PackedRows(
-            sizes, [self._packed(column, pieces) for column in self._columns], shared
-        )
+        found = PackedRows(sizes, [each for each in columns if each is not None], shared)
         nulls = {
             place
             for place, each in enumerate(found.columns)
@@ -131,20 +131,14 @@ class Packing:
 
     def _ask(
         self, pages: sql.Composable, shared: frozenset[int]
-    ) -> tuple[int, npt.NDArray[np.int64], Iterator[bytes]]:
-        """The number of rows with a value that is too large, and of rows in each group; then what
-        each column has.
-        """
+    ) -> tuple[npt.NDArray[np.int64], Iterator[bytes]]:
+        """The number of rows in each group, then what each column has."""
+        keys = [column.name for column in self._columns if column.place in shared]
         inner: list[sql.Composable] = []
-        outer: list[sql.Composable] = [
-            _TOTAL.format(_selected(self._too_large(), inner)),
-            _SIZES.format(_selected(_SIZE, inner)),
-        ]
-        keys = []
+        outer: list[sql.Composable] = [_SIZES.format(_selected(_SIZE, inner))]
         for column in self._columns:
             with_nulls = column.place in self._with_nulls
             if column.place in shared:
-                keys.append(column.name)
                 alone = replace(column, name=_selected(column.name, inner))
                 outer += [expression for expression, _ in alone.asked(with_nulls)]
             else:
@@ -162,21 +156,19 @@ class Packing:
         result = self._connection.execute(statement, binary=True).pgresult
         assert result is not None  # noqa: S101 - a query has one
         values = [result.get_value(0, place) or b"" for place in range(len(outer))]
-        large, sizes, *pieces = values
-        return int.from_bytes(large), np.frombuffer(sizes, ">i8").astype(np.int64), iter(pieces)
+        sizes, *pieces = values
+        return np.frombuffer(sizes, ">i8").astype(np.int64), iter(pieces)
 
-    def _too_large(self) -> sql.Composable:
-        conditions = [
-            sql.SQL("NOT ({})").format(sql.SQL(column.form.fits).format(column.name))
-            for column in self._columns
-            if column.form.fits is not None
-        ]
-        return _COUNT_IF.format(sql.SQL(" OR ").join([*conditions, sql.SQL("false")]))
-
-    def _packed(self, column: _Column, pieces: Iterator[bytes]) -> Packed:
-        count, data = int.from_bytes(next(pieces)), next(pieces)
+    def _packed(self, column: _Column, pieces: Iterator[bytes]) -> Packed | None:
+        """None: a value is too large."""
+        data = next(pieces)
+        if column.form.number is None:
+            count = int.from_bytes(next(pieces))
+        else:
+            count = len(data) // np.dtype(column.form.number).itemsize
+        fitting = int.from_bytes(next(pieces)) if column.form.fits is not None else count
         valid = next(pieces) if column.place in self._with_nulls else None
-        return Packed(column.form, data, count, valid)
+        return Packed(column.form, data, count, valid) if fitting == count else None
 
 
 def _selected(expression: sql.Composable, inner: list[sql.Composable]) -> sql.Identifier:

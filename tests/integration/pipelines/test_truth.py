@@ -10,6 +10,7 @@ from penstock.decode.deltas import ROWS
 from penstock.pipelines import grouped_by_spark
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.numbered_rows import division
 from penstock.pipelines.source_columns import rows_in_columns
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
@@ -144,7 +145,7 @@ def test_where_no_column_is_read_the_server_counts(database18: Database) -> None
             (table,) = config.sources
             types = types_of(read_tables(source.connection, [table.table]))
             bound = bind(config, types, source.lsn)
-            found = grouped_by_spark._portions(source.connection, bound, table)
+            found = grouped_by_spark._portions(source.connection, bound, division(bound), table)
             return [(rows, part.rows.rows[ROWS].to_pylist()) for rows, part in found]
 
     assert portions() == []
