@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.pipelines import grouped_rows
+from penstock.pipelines import grouped_by_spark, grouped_rows
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.numbered_rows import numbered_rows
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
+from penstock.postgres import pages
 from penstock.postgres.snapshots import snapshot
 from penstock.postgres.tables import read_tables
 from support.capturing import capture_config, capturing
@@ -282,3 +284,48 @@ def test_spark_computes_each_combination_of_what_it_sees_once(
     assert rolled_up(sums, ["service", "hour"], ["count"]) == {
         (f"s{n}", "0"): (1,) for n in range(600) if n // 60 != 3
     }
+
+
+def test_rows_may_share_other_columns_than_those_before_them(
+    database18: Database, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: the server puts them together by what many have; the counts are those of all
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 25)
+    row = (
+        "NULLIF(n % 3, 0), md5((n / 100)::text)::uuid, n % 7,"
+        " '2026-01-01'::timestamptz + n * interval '1 min'"
+    )
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, service text, status int, job uuid,"
+        " amount int, at timestamptz)",
+        f"INSERT INTO notifications SELECT n, 's' || n % 20, {row}"
+        " FROM generate_series(1, 6000) AS n",
+        f"INSERT INTO notifications SELECT n, 'other ' || n, {row}"
+        " FROM generate_series(6001, 12000) AS n",
+        f"INSERT INTO notifications SELECT n, NULL, {row} FROM generate_series(12001, 18000) AS n",
+        "UPDATE notifications SET at = 'infinity' WHERE id % 1000 = 0",
+    )
+    counts = declared(
+        dimensions={"day": "to_date(at)", "job": "job", "status": "status", "service": "service"},
+        measures={"count": "count", "sum": "sum(amount)"},
+        filter="status IS NULL OR status < 2",
+    )
+    shared: set[frozenset[str]] = set()
+
+    def watched(parts: Any, rows: Any, good: Any) -> Any:
+        shared.add(frozenset(each.name for each in rows.shared))
+        return numbered_rows(parts, rows, good)
+
+    monkeypatch.setattr(grouped_by_spark, "numbered_rows", watched)
+    with snapshot(database18.dsn()) as source:
+        tables = [each.table for each in counts.sources]
+        bound = bind(counts, types_of(read_tables(source.connection, tables)), source.lsn)
+        truth = true_sums(source.connection, bound, lambda: spark)
+    assert len(shared) > 2
+    assert truth.skipped == {"public.notifications: a at that Spark cannot hold": 18}
+    found = rolled_up(truth.sums, list(counts.dimensions), list(counts.measures))
+    expected = database18.rows(
+        "SELECT (at AT TIME ZONE 'UTC')::date::text, job::text, status::text, service, count(*),"
+        " sum(amount) FROM notifications WHERE at < 'infinity' AND (status IS NULL OR status < 2)"
+        " GROUP BY 1, 2, 3, 4"
+    )
+    assert found == {tuple(key): (count, total) for *key, count, total in expected}

@@ -5,7 +5,7 @@ Most rows have both in common with others, and Spark need not see more of them t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -70,7 +70,7 @@ def division(bound: Bound) -> Division:
 def numbered_rows(parts: Division, rows: Rows, good: Mask) -> NumberedRows:
     """Those that are good, each by itself."""
     seen = _numbers(rows, parts.seen)
-    handed = _numbers(rows, dict.fromkeys(parts.handed_on.values()))
+    handed = _numbers(rows, list(dict.fromkeys(parts.handed_on.values())))
     sums = {sum_name(each): rows.by_row(each).cast(sum_type(each.kind)) for each in parts.sums}
     table = _table(seen.numbers, handed.numbers, np.ones(rows.count, np.int64), sums)
     return NumberedRows(
@@ -144,13 +144,17 @@ def combinations(rows: pa.Table) -> Numbered:
     return numbered(columns)
 
 
-def _numbers(rows: Rows, inputs: Iterable[Input]) -> Numbered:
+def _numbers(rows: Rows, inputs: Sequence[Input]) -> Numbered:
+    """The columns are in that order, whatever is shared: several tables become one."""
     shared = {each.key: rows.shared[each] for each in inputs if each in rows.shared}
     own = {each.key: rows.own[each] for each in inputs if each in rows.own}
     found = [combinations(pa.table(own))] if own else []
     if shared and rows.group is not None:
         found.append(Numbered(rows.group, pa.table(shared)))
-    return reduce(combined, found) if found else _all_one(rows.count)
+    if not found:
+        return _all_one(rows.count)
+    numbers, meanings = reduce(combined, found)
+    return Numbered(numbers, meanings.select([each.key for each in inputs]))
 
 
 def _all_one(rows: int) -> Numbered:

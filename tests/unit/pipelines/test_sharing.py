@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.pipelines.sharing import is_worth_it, shared_columns
@@ -34,6 +34,7 @@ def test_a_handful_of_rows_tells_nothing() -> None:  # M5.5
     assert shared_columns({0: pa.array(["a"] * 1000)}) == frozenset({0})
 
 
+@settings(deadline=None)
 @given(widths=st.lists(st.integers(1, ROWS), min_size=1, max_size=5))
 def test_together_they_have_few_values(widths: list[int]) -> None:  # M5.5
     columns = {place: column(width) for place, width in enumerate(widths)}
