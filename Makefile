@@ -6,6 +6,8 @@ VENV   := .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# On two cores: tests of processes and servers wait for a third of their time.
+WORKERS := 3
 
 .PHONY: help
 help: ## List these commands
@@ -27,11 +29,11 @@ check: $(READY) ## Lint, check formatting and types
 
 .PHONY: test
 test: $(READY) ## Run all tests on PostgreSQL 15, 16, 18 and Spark
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: soak
 soak: $(READY) ## Run the tests that repeat a fault with their full counts
-	PENSTOCK_SOAK=1 $(BIN)/pytest -n 2 --dist loadgroup
+	PENSTOCK_SOAK=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: demo
 demo: $(READY) ## Show the whole pipe at work, on this machine, in a minute and a half
