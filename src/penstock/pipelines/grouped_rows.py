@@ -24,6 +24,7 @@ from penstock.pipelines.numbered_rows import (
     Division,
     NumberedRows,
     combinations,
+    renumbered,
 )
 from penstock.pipelines.sums import as_text
 from penstock.spark.deltas import delta_schema
@@ -49,9 +50,7 @@ def grouped_rows(
     which, meanings = combinations(computed.drop_columns(_NUMBER))
     handed_which, meant = combinations(portion.handed_on)
     sums = added_up(
-        rows.set_column(0, SEEN, pa.array(which[place])).set_column(
-            1, HANDED_ON, pa.array(handed_which[np.asarray(rows[HANDED_ON])])
-        ),
+        renumbered(rows, which[place], handed_which[np.asarray(rows[HANDED_ON])]),
         [SEEN, HANDED_ON],
         parts.sums,
     )

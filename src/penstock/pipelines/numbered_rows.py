@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.decode.columns import Mask
@@ -18,7 +17,7 @@ from penstock.decode.deltas import ROWS, Input, added_up, sum_name, sum_type
 from penstock.decode.types import Kind
 from penstock.expressions import columns_of
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.numbering import Numbered, combined, numbered
+from penstock.pipelines.numbering import Numbered, Numbers, combined, numbered
 from penstock.pipelines.source_columns import Rows
 
 # Which combination of what Spark sees, and of what is handed on. No column of the source has such a
@@ -72,16 +71,20 @@ def numbered_rows(parts: Division, rows: Rows, good: Mask) -> NumberedRows:
     seen = _numbers(rows, parts.seen)
     handed = _numbers(rows, list(dict.fromkeys(parts.handed_on.values())))
     sums = {sum_name(each): rows.by_row(each).cast(sum_type(each.kind)) for each in parts.sums}
-    table = _table(seen.numbers, handed.numbers, np.ones(rows.count, np.int64), sums)
+    pairs = _pairs(seen.numbers, handed.numbers, np.ones(rows.count, np.int64), sums)
     return NumberedRows(
-        table if good.all() else table.filter(pa.array(good)), seen.meanings, handed.meanings
+        pairs if good.all() else pairs.filter(pa.array(good)), seen.meanings, handed.meanings
     )
 
 
 def alike(count: int) -> NumberedRows:
     """Rows of which no column is read."""
     numbers, nothing = _all_one(1)
-    return NumberedRows(_table(numbers, numbers, np.array([count]), {}), nothing, nothing)
+    return NumberedRows(_pairs(numbers, numbers, np.array([count]), {}), nothing, nothing)
+
+
+def _pairs(seen: Numbers, handed: Numbers, rows: Numbers, sums: Mapping[str, pa.Array]) -> pa.Table:
+    return pa.table({SEEN: seen, HANDED_ON: handed, ROWS: rows, **sums})
 
 
 def summed_up(parts: Division, numbered: NumberedRows) -> NumberedRows:
@@ -107,12 +110,7 @@ def together(portions: Sequence[NumberedRows]) -> NumberedRows:
     for each in portions:
         rows = each.rows
         tables.append(
-            _table(
-                np.asarray(rows[SEEN]) + seen,
-                np.asarray(rows[HANDED_ON]) + handed,
-                rows[ROWS],
-                {name: rows[name] for name in rows.column_names[3:]},
-            )
+            renumbered(rows, np.asarray(rows[SEEN]) + seen, np.asarray(rows[HANDED_ON]) + handed)
         )
         seen += len(each.seen)
         handed += len(each.handed_on)
@@ -123,13 +121,8 @@ def together(portions: Sequence[NumberedRows]) -> NumberedRows:
     )
 
 
-def _table(
-    seen: npt.NDArray[np.int64],
-    handed: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64] | pa.ChunkedArray,
-    sums: Mapping[str, pa.Array],
-) -> pa.Table:
-    return pa.table({SEEN: pa.array(seen), HANDED_ON: pa.array(handed), ROWS: rows, **sums})
+def renumbered(rows: pa.Table, seen: Numbers, handed: Numbers) -> pa.Table:
+    return rows.set_column(0, SEEN, pa.array(seen)).set_column(1, HANDED_ON, pa.array(handed))
 
 
 def combinations(rows: pa.Table) -> Numbered:
@@ -138,9 +131,8 @@ def combinations(rows: pa.Table) -> Numbered:
     if not columns:
         return _all_one(len(rows))
     if any(pa.types.is_nested(array.type) for array in columns.values()):
-        return Numbered(
-            np.arange(len(rows)), pa.table(columns)
-        )  # Arrow cannot tell which are equal
+        # Arrow cannot tell which are equal.
+        return Numbered(np.arange(len(rows)), pa.table(columns))
     return numbered(columns)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_Numbers: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
 # So many numbers for each row are more than are worth a look.
 _SPARSE = 4
 
@@ -22,7 +22,7 @@ _SPARSE = 4
 class Numbered(NamedTuple):
     """A number for each row, and what the numbers mean: the row of a table for each."""
 
-    numbers: _Numbers
+    numbers: Numbers
     meanings: pa.Table
 
 
@@ -49,7 +49,7 @@ def combined(left: Numbered, right: Numbered) -> Numbered:
     return Numbered(numbers, meanings)
 
 
-def _dense(values: _Numbers, end: int) -> tuple[_Numbers, _Numbers]:
+def _dense(values: Numbers, end: int) -> tuple[Numbers, Numbers]:
     """The place of each value among those that occur, and these."""
     if end > len(values) * _SPARSE:
         encoded = pa.array(values).dictionary_encode()

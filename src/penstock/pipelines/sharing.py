@@ -16,6 +16,8 @@ from penstock.pipelines.numbering import Numbered, combined, numbered
 _ENOUGH_TO_TELL = 1000
 # A group must have as many rows, in the mean, to be less work than to pack each of them.
 _ROWS_IN_GROUP = 4
+# Fewer are no reason to look at every second range anew.
+_STILL_IN_GROUP = 2
 
 
 def shared_columns(columns: Mapping[int, pa.Array]) -> frozenset[int] | None:
@@ -39,3 +41,8 @@ def shared_columns(columns: Mapping[int, pa.Array]) -> frozenset[int] | None:
 
 def is_worth_it(rows: int, groups: int) -> bool:
     return groups * _ROWS_IN_GROUP <= rows
+
+
+def is_still_worth_it(rows: int, groups: int) -> bool:
+    """Of rows that came in groups which were so for rows before them."""
+    return groups * _STILL_IN_GROUP <= rows

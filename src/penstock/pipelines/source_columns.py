@@ -28,7 +28,7 @@ from penstock.decode.types import ValueType
 from penstock.errors import TableRewritten
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.copied_rows import copied_rows
-from penstock.pipelines.sharing import is_worth_it, shared_columns
+from penstock.pipelines.sharing import is_still_worth_it, shared_columns
 from penstock.pipelines.source_rows import columns_of, printed_alike, rows_of
 from penstock.postgres.failures import translated
 from penstock.postgres.forms import form_of
@@ -144,7 +144,8 @@ def _shared_by_next(
     if shared is None:
         unpacked = enumerate(zip(columns, _unpacked(rows, columns), strict=True))
         return shared_columns({place: array for place, (c, (array, _)) in unpacked if c.alike})
-    return shared if not shared or is_worth_it(rows.count, len(rows.sizes)) else None
+    keeps = not shared or is_still_worth_it(rows.count, len(rows.sizes))
+    return shared if keeps else None
 
 
 def _rows(portion: PackedRows | pa.RecordBatch, columns: Sequence[_Column]) -> Rows:
