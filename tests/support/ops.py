@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from penstock.config import Config
-from penstock.ops.setup import Patience
+from penstock.ops.setup import Patience, setup
+from penstock.ops.steps import Plan
 from penstock.postgres.connect import connect
 from support.database import Database
 
@@ -24,6 +25,11 @@ def config_for(database: Database, *tables: Any, **source: Any) -> Config:
     return Config.model_validate(
         {"source": {"dsn": database.dsn(), "tables": tables or ["orders"], **source}}
     )
+
+
+def do(database: Database, *tables: Any, **source: Any) -> Plan:
+    """Set up."""
+    return setup(config_for(database, *tables, **source), patience=QUICK)
 
 
 @contextmanager

@@ -21,6 +21,12 @@ from penstock.pipelines.target_tables import read_targets
 from support.database import Database
 
 LOG, OTHER_LOG = "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b"
+STATS = (
+    "CREATE TABLE stats (service text, status text, count bigint NOT NULL,"
+    " UNIQUE NULLS NOT DISTINCT (service, status))"
+)
+CHECKED = STATS.replace("NOT NULL", "NOT NULL CHECK (count >= 0)")
+A, B = ("s", "a"), ("s", "b")
 Deltas = Mapping[tuple[str | None, ...], Any]
 
 

@@ -18,7 +18,7 @@ from penstock.postgres.tables import read_tables
 from penstock.sections import Dsn
 from support.database import Database
 from support.logs import begin_log
-from support.targets import batch_of, declared
+from support.targets import A, batch_of, declared
 from support.waiting import eventually
 
 STATS = (
@@ -26,7 +26,6 @@ STATS = (
     " UNIQUE NULLS NOT DISTINCT (service, status))"
 )
 UNSEEDED = declared(seed=False)
-A, B = ("s", "a"), ("s", "b")
 
 
 class Job:

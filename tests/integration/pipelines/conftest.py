@@ -11,7 +11,7 @@ from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from support.database import Database
 from support.repeats import SOAK
 from support.seeding import STATS as SEEDED_STATS
-from support.targets import with_tables
+from support.targets import CHECKED, Follower, with_tables
 from support.truth import NOTIFICATIONS
 from support.writers import STATS, Job
 
@@ -24,6 +24,14 @@ def server(
     request: pytest.FixtureRequest, _servers: Callable[[int], EmbeddedPostgres]
 ) -> EmbeddedPostgres:
     return _servers(request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def follower(database: Database, request: pytest.FixtureRequest) -> Iterator[Follower]:
+    with_tables(database, CHECKED)
+    with Follower(database, staged=request.param) as follower:
+        yield follower
+        assert database.value("SELECT count(*) FROM penstock.staged") == 0
 
 
 @pytest.fixture

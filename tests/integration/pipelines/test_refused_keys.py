@@ -17,8 +17,9 @@ from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.writing import Writer
 from support.locks import held_up
 from support.ops import on_18
+from support.targets import A
 from support.waiting import eventually
-from support.writers import A, Job
+from support.writers import Job
 
 REFUSING = (
     "CREATE TABLE services (id text PRIMARY KEY)",

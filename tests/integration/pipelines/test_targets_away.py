@@ -28,9 +28,9 @@ from penstock.pipelines.writing import Writer
 from support.disk import no_room
 from support.locks import held_up, waits_for_lock
 from support.ops import on_18
-from support.targets import batch_of, declared
+from support.targets import A, B, batch_of, declared
 from support.waiting import eventually
-from support.writers import A, B, Job
+from support.writers import Job
 
 
 def test_a_lost_connection_is_opened_again_and_the_batch_applied_once(job: Job) -> None:  # M5.3

@@ -25,9 +25,9 @@ from penstock.pipelines.writing import Writer
 from support.disk import no_room
 from support.locks import waits_for_lock
 from support.ops import on_18
-from support.targets import OTHER_LOG, declared
+from support.targets import OTHER_LOG, A, B, declared
 from support.waiting import eventually
-from support.writers import UNSEEDED, A, B, Job
+from support.writers import UNSEEDED, Job
 
 
 def test_without_seeding_it_counts_from_where_the_log_is(job: Job) -> None:  # M5.3, M5.4
