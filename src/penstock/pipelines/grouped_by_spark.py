@@ -33,7 +33,8 @@ from penstock.pipelines.numbered_rows import (
     summed_up,
     together,
 )
-from penstock.pipelines.source_columns import Rows, rows_in_columns
+from penstock.pipelines.rows_read import Rows
+from penstock.pipelines.source_columns import rows_in_columns
 from penstock.pipelines.source_rows import OnRows, Truth, reasons, rows_of
 from penstock.postgres.failures import translated
 

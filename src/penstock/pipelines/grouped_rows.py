@@ -23,9 +23,9 @@ from penstock.pipelines.numbered_rows import (
     SEEN,
     Division,
     NumberedRows,
-    combinations,
     renumbered,
 )
+from penstock.pipelines.numbering import combinations
 from penstock.pipelines.sums import as_text
 from penstock.spark.deltas import delta_schema
 from penstock.spark.errors import computing

@@ -17,14 +17,19 @@ from penstock.decode.deltas import ROWS, Input, added_up, sum_name, sum_type
 from penstock.decode.types import Kind
 from penstock.expressions import columns_of
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.numbering import Numbered, Numbers, combined, numbered
-from penstock.pipelines.source_columns import Rows
+from penstock.pipelines.numbering import (
+    Numbered,
+    Numbers,
+    all_one,
+    combinations,
+    combined,
+    dense,
+)
+from penstock.pipelines.rows_read import Rows
 
 # Which combination of what Spark sees, and of what is handed on. No column of the source has such a
 # name, for theirs have a blank.
 SEEN, HANDED_ON = "_seen", "_handed_on"
-# Of a combination of nothing.
-_NOTHING = "_nothing"
 # Spark takes -0 for 0, and Arrow does not.
 _FLOATS = (Kind.REAL, Kind.DOUBLE)
 
@@ -67,19 +72,31 @@ def division(bound: Bound) -> Division:
 
 
 def numbered_rows(parts: Division, rows: Rows, good: Mask) -> NumberedRows:
-    """Those that are good, each by itself."""
-    seen = _numbers(rows, parts.seen)
-    handed = _numbers(rows, list(dict.fromkeys(parts.handed_on.values())))
-    sums = {sum_name(each): rows.by_row(each).cast(sum_type(each.kind)) for each in parts.sums}
-    pairs = _pairs(seen.numbers, handed.numbers, np.ones(rows.count, np.int64), sums)
+    """Those that are good, each by itself. Nothing that only the others have is seen by Spark: it
+    might fail at what it computes of it.
+    """
+    seen = _of_good(_numbers(rows, parts.seen), good)
+    handed = _of_good(_numbers(rows, list(dict.fromkeys(parts.handed_on.values()))), good)
+    sums = {
+        sum_name(each): rows.by_row(each).filter(pa.array(good)).cast(sum_type(each.kind))
+        for each in parts.sums
+    }
+    ones = np.ones(len(seen.numbers), np.int64)
     return NumberedRows(
-        pairs if good.all() else pairs.filter(pa.array(good)), seen.meanings, handed.meanings
+        _pairs(seen.numbers, handed.numbers, ones, sums), seen.meanings, handed.meanings
     )
+
+
+def _of_good(found: Numbered, good: Mask) -> Numbered:
+    if good.all():
+        return found
+    numbers, kept = dense(found.numbers[good], len(found.meanings))
+    return Numbered(numbers, found.meanings.take(pa.array(kept)))
 
 
 def alike(count: int) -> NumberedRows:
     """Rows of which no column is read."""
-    numbers, nothing = _all_one(1)
+    numbers, nothing = all_one(1)
     return NumberedRows(_pairs(numbers, numbers, np.array([count]), {}), nothing, nothing)
 
 
@@ -125,29 +142,14 @@ def renumbered(rows: pa.Table, seen: Numbers, handed: Numbers) -> pa.Table:
     return rows.set_column(0, SEEN, pa.array(seen)).set_column(1, HANDED_ON, pa.array(handed))
 
 
-def combinations(rows: pa.Table) -> Numbered:
-    """Which one each row has, and what they are; without a column all have the same."""
-    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
-    if not columns:
-        return _all_one(len(rows))
-    if any(pa.types.is_nested(array.type) for array in columns.values()):
-        # Arrow cannot tell which are equal.
-        return Numbered(np.arange(len(rows)), pa.table(columns))
-    return numbered(columns)
-
-
 def _numbers(rows: Rows, inputs: Sequence[Input]) -> Numbered:
     """The columns are in that order, whatever is shared: several tables become one."""
     shared = {each.key: rows.shared[each] for each in inputs if each in rows.shared}
     own = {each.key: rows.own[each] for each in inputs if each in rows.own}
     found = [combinations(pa.table(own))] if own else []
-    if shared and rows.group is not None:
+    if shared:
         found.append(Numbered(rows.group, pa.table(shared)))
     if not found:
-        return _all_one(rows.count)
+        return all_one(rows.count)
     numbers, meanings = reduce(combined, found)
     return Numbered(numbers, meanings.select([each.key for each in inputs]))
-
-
-def _all_one(rows: int) -> Numbered:
-    return Numbered(np.zeros(rows, np.int64), pa.table({_NOTHING: [0]}))

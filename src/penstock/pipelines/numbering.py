@@ -17,6 +17,8 @@ import pyarrow as pa
 Numbers: TypeAlias = npt.NDArray[np.int64]
 # So many numbers for each row are more than are worth a look.
 _SPARSE = 4
+# Of a combination of nothing.
+_NOTHING = "_nothing"
 
 
 class Numbered(NamedTuple):
@@ -36,11 +38,26 @@ def numbered(columns: Mapping[str, pa.Array]) -> Numbered:
     return reduce(combined, (_of_one(name, values) for name, values in columns.items()))
 
 
+def combinations(rows: pa.Table) -> Numbered:
+    """Which one each row has, and what they are; without a column all have the same."""
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    if not columns:
+        return all_one(len(rows))
+    if any(pa.types.is_nested(array.type) for array in columns.values()):
+        # Arrow cannot tell which are equal.
+        return Numbered(np.arange(len(rows)), pa.table(columns))
+    return numbered(columns)
+
+
+def all_one(rows: int) -> Numbered:
+    return Numbered(np.zeros(rows, np.int64), pa.table({_NOTHING: [0]}))
+
+
 def combined(left: Numbered, right: Numbered) -> Numbered:
     """Of the same rows."""
     width = max(len(right.meanings), 1)
     # Below the square of the rows, which are few enough for that.
-    numbers, pairs = _dense(left.numbers * width + right.numbers, len(left.meanings) * width)
+    numbers, pairs = dense(left.numbers * width + right.numbers, len(left.meanings) * width)
     before, place = np.divmod(pairs, width)
     meanings = left.meanings.take(pa.array(before))
     meant = right.meanings.take(pa.array(place))
@@ -49,7 +66,7 @@ def combined(left: Numbered, right: Numbered) -> Numbered:
     return Numbered(numbers, meanings)
 
 
-def _dense(values: Numbers, end: int) -> tuple[Numbers, Numbers]:
+def dense(values: Numbers, end: int) -> tuple[Numbers, Numbers]:
     """The place of each value among those that occur, and these."""
     if end > len(values) * _SPARSE:
         encoded = pa.array(values).dictionary_encode()

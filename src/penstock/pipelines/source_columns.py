@@ -8,13 +8,12 @@ Columns in which many rows are equal come once for a group of rows; which ones, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import psycopg
 import pyarrow as pa
 from psycopg import sql
@@ -28,6 +27,7 @@ from penstock.decode.types import ValueType
 from penstock.errors import TableRewritten
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.copied_rows import copied_rows
+from penstock.pipelines.rows_read import Rows
 from penstock.pipelines.sharing import is_still_worth_it, shared_columns
 from penstock.pipelines.source_rows import columns_of, printed_alike, rows_of
 from penstock.postgres.failures import translated
@@ -40,6 +40,8 @@ from penstock.postgres.tables import Column
 # Ranges one after the other that turn out to have a value too large to be packed: then that is
 # usual, and what is left is copied at one go.
 _MOST_IN_VAIN = 2
+# Where nothing is shared, so many ranges are read before others are looked at.
+_LOOK_EVERY = 64
 _Copied: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 
@@ -52,24 +54,6 @@ class _Column:
     given: ValueType
     # Equal values have one packed form.
     alike: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A row has values of its own, and those that all rows of its group have."""
-
-    count: int
-    own: Mapping[Input, pa.Array]
-    shared: Mapping[Input, pa.Array]
-    # Of each row. None: nothing is shared.
-    group: npt.NDArray[np.int64] | None
-    # Which rows have a value that its type cannot hold.
-    bad: Mapping[Input, Mask]
-
-    def by_row(self, each: Input) -> pa.Array:
-        if each in self.own:
-            return self.own[each]
-        return self.shared[each].take(pa.array(self.group))
 
 
 def rows_in_columns(
@@ -122,7 +106,9 @@ def _by_pages(
 ) -> Generator[PackedRows | pa.RecordBatch, None, None]:
     in_vain = 0
     shared: frozenset[int] | None = None
-    for first, end in zip(bounds, [*bounds[1:], None], strict=True):
+    for number, (first, end) in enumerate(zip(bounds, [*bounds[1:], None], strict=True)):
+        if not shared and number % _LOOK_EVERY == 0:
+            shared = None
         packed = packing.packed(in_pages(first, end), shared or frozenset())
         if packed is not None:
             in_vain = 0
@@ -152,10 +138,10 @@ def _rows(portion: PackedRows | pa.RecordBatch, columns: Sequence[_Column]) -> R
     inputs = [each.input for each in columns]
     if isinstance(portion, PackedRows):
         count, shared = portion.count, [inputs[place] for place in portion.shared]
-        group = np.repeat(np.arange(len(portion.sizes)), portion.sizes) if shared else None
+        group = np.repeat(np.arange(len(portion.sizes)), portion.sizes)
         found = _unpacked(portion, columns)
     else:
-        count, shared, group = portion.num_rows, [], None
+        count, shared, group = portion.num_rows, [], np.zeros(portion.num_rows, np.int64)
         found = _parsed(portion, columns)
     own, of_groups, bad = {}, {}, {}
     for each, (values, wrong) in zip(inputs, found, strict=True):

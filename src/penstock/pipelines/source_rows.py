@@ -27,9 +27,11 @@ SELECT a.attname
   JOIN pg_type AS t ON t.oid = a.atttypid
   LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
  WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
-   AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'uuid', 'date',
-                      'timestamp', 'timestamptz')
-        OR t.typtype = 'e' OR (t.typname IN ('numeric', 'bpchar') AND a.atttypmod >= 0))
+   AND (t.typtype = 'e'
+        OR (t.typnamespace = 'pg_catalog'::regnamespace
+            AND (t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'text', 'varchar', 'uuid',
+                               'date', 'timestamp', 'timestamptz')
+                 OR (t.typname IN ('numeric', 'bpchar') AND a.atttypmod >= 0))))
    AND coalesce(c.collisdeterministic, true)
 """
 

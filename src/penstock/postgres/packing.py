@@ -20,14 +20,15 @@ from psycopg import sql
 from penstock.postgres.forms import Form
 
 # Until the transaction ends: a range is found without the others, and read in one order. Rows come
-# together by hash, which takes half of the time that sorting them does, and have room for it.
+# together by hash, which takes half of the time that sorting them does, and have room for it: the
+# server reckons eight times what groups take, and would not keep more of them than fit by that.
 _SETTINGS = {
     "enable_tidscan": "on",
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
     "enable_sort": "off",
     "enable_hashagg": "on",
-    "work_mem": "64MB",
+    "work_mem": "256MB",
 }
 # Groups of rows, and then all of them. Of rows that have no column in common, there is one group.
 _STATEMENT = sql.SQL(

@@ -21,7 +21,8 @@ from penstock.names import TableName
 from penstock.pipelines import source_columns
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.copied_rows import copied_rows
-from penstock.pipelines.source_columns import Rows, rows_in_columns
+from penstock.pipelines.rows_read import Rows
+from penstock.pipelines.source_columns import rows_in_columns
 from penstock.pipelines.source_rows import printed_alike
 from penstock.postgres import forms, packing, pages
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -211,6 +212,30 @@ def test_equal_values_that_are_not_printed_alike_stay_what_they_are(
     assert len(set(packed)) == 2
 
 
+def test_rows_never_come_together_by_columns_that_hide_a_value(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M4.6: equal ones that are not printed alike, of types with whichever name
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 20)
+    database.run(
+        'CREATE DOMAIN public."date" AS interval',
+        'CREATE TABLE notifications (id int, blank bpchar, named public."date", number float8,'
+        " span interval, status text)",
+        "INSERT INTO notifications SELECT n, CASE n % 2 WHEN 0 THEN 'x' ELSE 'x ' END, v, f, v, 's'"
+        " FROM (SELECT n, (CASE n % 2 WHEN 0 THEN '1 day' ELSE '24:00' END)::interval AS v,"
+        " (CASE n % 2 WHEN 0 THEN '0' ELSE '-0' END)::float8 AS f"
+        " FROM generate_series(1, 6000) AS n) AS made",
+    )
+    columns = ("blank", "id", "named", "number", "span", "status")
+    with snapshot(database.dsn()) as source:
+        found = list(read(source, *columns))
+        with monkeypatch.context() as patched:
+            patched.setattr(source_columns, "leaf_pages", lambda *_: {})
+            assert values(found) == values(list(read(source, *columns)))
+    together = [{each.name for each in rows.shared} for rows in found]
+    assert together[0] == set()
+    assert together[1] == {"status"}
+
+
 def test_rows_come_together_by_what_many_of_them_have(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.5: the first rows tell; where that is no longer so, the next ones do
@@ -257,6 +282,36 @@ def test_rows_come_together_by_what_many_of_them_have(
     together = [plan for plan in plans if "Group Key: notifications" in plan]
     assert len(together) > 5
     assert all("HashAggregate" in plan and "Sort" not in plan for plan in together)
+    # In memory, whatever the database is set to.
+    assert not any("Disk" in plan for plan in together)
+
+
+def test_groups_that_do_not_fit_into_memory_are_what_they_are(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: slower, and not wrong
+    monkeypatch.setitem(packing._SETTINGS, "work_mem", "64kB")
+    database.run(
+        "CREATE TABLE notifications (id int, service text, status text)",
+        "INSERT INTO notifications SELECT n, 'service ' || n % 1500, NULLIF(n % 2, 0)::text"
+        " FROM generate_series(1, 6000) AS n",
+    )
+    plans: list[str] = []
+    with snapshot(database.dsn()) as source, monkeypatch.context() as patched:
+        patched.setattr(packing.Packing, "packed", by_service_and_status(packing.Packing.packed))
+        patched.setattr(source_columns, "_shared_by_next", lambda *_: None)
+        explain(source.connection, plans, patched)
+        found = values(list(read(source, "id", "service", "status")))
+    assert "Disk Usage" in plans[-1]
+    rows = database.rows("SELECT id, service, status FROM notifications")
+    expected = [(n, False, service, False, status, False) for n, service, status in rows]
+    assert found == sorted(expected, key=repr)
+
+
+def by_service_and_status(packed: Any) -> Any:
+    def grouped(self: packing.Packing, pages: Any, _: frozenset[int] = frozenset()) -> Any:
+        return packed(self, pages, frozenset({1, 2}))
+
+    return grouped
 
 
 def test_rows_come_once_whatever_pages_and_partitions_they_are_in(
@@ -329,7 +384,7 @@ def explain(connection: Any, plans: list[str], patched: pytest.MonkeyPatch) -> N
 
     def explained(statement: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(statement, sql.Composed) and "ctid" in statement.as_string():
-            plan = execute(sql.SQL("EXPLAIN ") + statement).fetchall()
+            plan = execute(sql.SQL("EXPLAIN (ANALYZE, TIMING OFF) ") + statement).fetchall()
             plans.append("\n".join(line for (line,) in plan))
         return execute(statement, *arguments, **options)
 

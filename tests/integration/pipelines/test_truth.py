@@ -6,6 +6,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.decode.deltas import ROWS
 from penstock.pipelines import grouped_by_spark
 from penstock.pipelines.binding import bind, types_of
@@ -14,6 +16,7 @@ from penstock.pipelines.numbered_rows import division
 from penstock.pipelines.source_columns import rows_in_columns
 from penstock.pipelines.sums import rolled_up
 from penstock.pipelines.truth import true_sums
+from penstock.postgres import pages
 from penstock.postgres.snapshots import snapshot
 from penstock.postgres.tables import read_tables
 from support.capturing import capturing
@@ -130,6 +133,26 @@ def test_rows_are_read_out_as_the_log_has_them(database18: Database) -> None:  #
     ]
     # Once, though two of its values are such.
     assert {name: rows for name, rows in left_out.items() if rows} == {"at": 1}
+
+
+def test_what_waits_for_spark_is_limited_in_bytes(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: little memory, whatever the rows are
+    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 5)
+    monkeypatch.setattr(grouped_by_spark, "_BYTES_AT_ONCE", 100_000)
+    database18.run(
+        "CREATE TABLE notifications (id int, body text)",
+        "INSERT INTO notifications SELECT n, repeat(n::text, 20) FROM generate_series(1, 3000) n",
+    )
+    config = declared(dimensions={"first": "left(body, 1)"})
+    with snapshot(database18.dsn()) as source:
+        (table,) = config.sources
+        types = types_of(read_tables(source.connection, [table.table]))
+        bound = bind(config, types, source.lsn)
+        found = list(grouped_by_spark._portions(source.connection, bound, division(bound), table))
+    assert sum(rows for rows, _ in found) == 3000
+    # No more than that and one range.
+    assert 100_000 < max(portion.rows.nbytes for _, portion in found[:-1]) < 200_000
 
 
 def test_where_no_column_is_read_the_server_counts(database18: Database) -> None:  # M5.2, M5.5

@@ -23,7 +23,7 @@ from penstock.pipelines.numbered_rows import (
     summed_up,
     together,
 )
-from penstock.pipelines.source_columns import Rows
+from penstock.pipelines.rows_read import Rows
 from support.repeats import repeats
 
 WORD, NUMBER, FLAG, AMOUNT = COLUMNS = (
@@ -60,7 +60,7 @@ def read(rows: Sequence[Row], shared: frozenset[Input]) -> tuple[Rows, list[Row]
         len(ordered),
         {one: column(one, ordered) for one in COLUMNS if one not in shared},
         {one: column(one, firsts) for one in shared},
-        np.repeat(np.arange(len(sizes)), sizes) if shared else None,
+        np.repeat(np.arange(len(sizes)), sizes),
         {},
     )
     return found, ordered
@@ -112,6 +112,10 @@ def test_numbers_mean_what_the_rows_have(
             for one in sums:
                 expected[*key, "sum"] += int(counts) * (values[one] or 0)
         numbered = numbered_rows(parts, given_rows, good)
+        # Spark sees nothing that only rows have which do not count.
+        assert set(numbered.rows[SEEN].to_pylist()) == set(
+            range(len(numbered.seen) if good.any() or seen else 0)
+        )
         if adds_up:
             numbered = summed_up(parts, numbered)
             pairs = [(each[SEEN], each[HANDED_ON]) for each in numbered.rows.to_pylist()]
