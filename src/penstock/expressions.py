@@ -122,13 +122,23 @@ def _parsed(text: str) -> exp.Expression:
             for each in sqlglot.tokenize(text, "spark")
         )
     except SqlglotError:
-        raise BadExpression("is not an expression of Spark SQL") from None
+        raise _own_word(text) or BadExpression("is not an expression of Spark SQL") from None
     tree = trees[0] if len(trees) == 1 and not ended else None
+    if isinstance(tree, exp.Query) and (own := _own_word(text)):
+        raise own
     if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias):
         raise BadExpression(f"should be one expression of Spark SQL{_BACKTICKS}")
     if isinstance(tree, exp.Literal) and text.strip().startswith('"'):
         raise BadExpression(f"is a text to Spark, not a column{_BACKTICKS}")
     return tree
+
+
+def _own_word(text: str) -> BadExpression | None:
+    """Of `select` or `case` by itself, which may well be a column's name."""
+    word = text.strip()
+    if not word.isidentifier():
+        return None
+    return BadExpression(f"is a word of SQL; a column of that name stands in backticks: `{word}`")
 
 
 def _name(node: exp.Expr) -> str:

@@ -68,6 +68,15 @@ def test_a_column_in_quotes_of_sql_or_in_none_is_told_of_backticks(text: str) ->
     assert columns_of("'all'") == ()
 
 
+@pytest.mark.parametrize("word", ["select", "case", "FROM", "between"])
+def test_a_column_named_as_a_word_of_sql_is_told_of_backticks(word: str) -> None:  # M5.2, M7.3
+    with pytest.raises(BadExpression, match=f"in backticks: `{word}`"):
+        columns_of(word)
+    assert columns_of(f"`{word}`") == (word,)
+    with pytest.raises(BadExpression, match="about several rows"):
+        columns_of("(select 1)")
+
+
 def test_such_words_are_texts_like_others_elsewhere() -> None:  # M5.2
     assert columns_of("a = 'today' or a = 'now'") == ("a",)
     assert columns_of("cast('2026-11-16' as date) < a") == ("a",)
