@@ -134,10 +134,18 @@ def _filter(aggregates: Sequence[Bound]) -> str:
 def places(aggregates: Sequence[Bound]) -> list[Place]:
     """What Spark computes, for errors to name it."""
     return [
-        Place(bound.config.name, part, over(bound, expression))
+        Place(bound.config.name, part, over(bound, expression), _as_declared(bound))
         for bound in aggregates
         for part, expression in _parts(bound.config)
     ]
+
+
+def _as_declared(bound: Bound) -> dict[str, str]:
+    """The columns in `over`, and what they are called in the declaration."""
+    return {
+        quoted(each.key): each.name if each.name.isidentifier() else quoted(each.name)
+        for each in bound.summed.keys
+    }
 
 
 def _parts(config: AggregateConfig) -> Iterator[tuple[str, str]]:

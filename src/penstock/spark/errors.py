@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -41,6 +41,14 @@ class Place:
     # Of the aggregate: its filter, or which dimension.
     part: str
     text: str
+    # Its columns as that text has them, and as the declaration does.
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def as_declared(self, some: str) -> str:
+        """A piece of the text, in the words of the declaration."""
+        for ours, theirs in self.columns.items():
+            some = some.replace(ours, theirs)
+        return some
 
 
 def original(error: BaseException) -> PenstockError | None:
@@ -74,7 +82,7 @@ def failed(error: BaseException, places: Sequence[Place]) -> ComputationFailed:
         failing = line[len(before) :][: len(carets)]
         # What is in no expression is of a value that has such lines.
         if failing and (found := [place for place in places if failing in place.text]):
-            what += f" in {failing}"
+            what += f" in {found[0].as_declared(failing)}"
             places = found
             break
     remedy = (

@@ -8,8 +8,9 @@ from pyspark.errors import PySparkException
 from penstock.spark.errors import Place, failed
 
 DAY = Place("counts", "dimension day", "(to_date(`at timestamp`)\n)")
-NUMBER = Place("counts", "dimension number", "(cast(`code text` as int)\n)")
-FILTER = Place("costs", "the filter", "(cast(`code text` as int) > 1\n)")
+CODE = {"`code text`": "code"}
+NUMBER = Place("counts", "dimension number", "(cast(`code text` as int)\n)", CODE)
+FILTER = Place("costs", "the filter", "(cast(`code text` as int) > 1\n)", CODE)
 CAST = """[CAST_INVALID_INPUT] The value 'secret' of the type "STRING" cannot be cast to "INT".
 == SQL (line 1, position 20) ==
 ...gate = 0 THEN (cast(`code text` as int)
@@ -41,7 +42,7 @@ def test_the_aggregate_is_named_and_no_value(
 @pytest.mark.parametrize("value", ["[SECRET_GMBH]", "a\n[SECRET]\nx: [SECRET] b", "[CAST.SECRET]"])
 def test_a_value_that_is_written_as_spark_writes_conditions_is_not_told(value: str) -> None:  # M7.3
     problem = failed(PySparkException(CAST.replace("secret", value)), (NUMBER,)).problem
-    assert problem.endswith("failed: CAST_INVALID_INPUT in cast(`code text` as int)")
+    assert problem.endswith("failed: CAST_INVALID_INPUT in cast(code as int)")
 
 
 @pytest.mark.parametrize("underlined", ["secret", ""])
@@ -53,7 +54,7 @@ def test_a_value_that_is_written_as_spark_shows_expressions_is_not_told(
     problem = failed(PySparkException(said), (DAY, NUMBER)).problem
     assert problem == (
         "Spark's work for dimension number of aggregate counts failed: CAST_INVALID_INPUT in "
-        "cast(`code text` as int)"
+        "cast(code as int)"
     )
     assert "secret" not in failed(PySparkException(said), ()).problem
 
