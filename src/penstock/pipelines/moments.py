@@ -41,19 +41,21 @@ def by_minute(bound: Bound, spark: SparkSession) -> Bound:
     """
     config, summed = bound.config, bound.summed
     moments = {each.name for each in summed.keys if each.kind.kind in _MOMENTS}
-    texts = [each.expression for each in config.dimensions.values()]
+    # A dimension that is a column is read exactly; Spark need not be asked.
+    plain = {each.plain for each in config.dimensions.values()}
+    texts = [each.expression for each in config.dimensions.values() if each.plain is None]
     texts += [config.filter] if config.filter else []
-    if not moments:
+    if not moments - plain:
         return bound
     fields = [StructField(each.name, spark_type(each.kind)) for each in summed.inputs]
     frame = with_meaning(spark).createDataFrame([], StructType(fields))
-    trees = []
-    for text in texts:
-        plan = frame.selectExpr(f"{in_brackets(text)} AS value")._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
-        if plan.children().apply(0).children().size():
-            return bound  # something is computed before
-        trees.append(analysed(spark, plan.expressions().apply(0)))
-    coarse = (moments & _columns(trees)) - set(exactly(trees))
+    selected = frame.selectExpr(*(f"{in_brackets(text)} AS value" for text in texts))
+    plan = selected._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
+    if plan.children().apply(0).children().size():
+        return bound  # something is computed before
+    found = plan.expressions()
+    trees = [analysed(spark, found.apply(number)) for number in range(found.size())]
+    coarse = (moments & _columns(trees)) - set(exactly(trees)) - plain
 
     def coarsened(each: Input) -> Input:
         return replace(each, by_minute=each.name in coarse)
