@@ -4,31 +4,26 @@ value by value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import psycopg
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from penstock.decode.types import Kind
 from penstock.errors import TableRewritten
-from penstock.names import TableName
 from penstock.pipelines import source_columns
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.copied_rows import copied_rows
-from penstock.pipelines.rows_read import Rows
 from penstock.pipelines.source_columns import rows_in_columns
-from penstock.pipelines.source_rows import printed_alike
 from penstock.postgres import forms, packing, pages
 from penstock.postgres.embedded import EmbeddedPostgres
-from penstock.postgres.snapshots import Snapshot, keep_as_they_were, snapshot
+from penstock.postgres.snapshots import snapshot
 from penstock.postgres.tables import read_tables
 from support.database import Database
+from support.reading_columns import explain, packed_and_copied, read, values
 from support.targets import declared
 
 # By type: values that are usual, and those at its ends.
@@ -112,55 +107,6 @@ def insert(database: Database, rows: Sequence[Sequence[str | None]]) -> None:
             copy.write_row(each)
 
 
-def read(source: Snapshot, *columns: str) -> Iterator[Rows]:
-    config = declared(dimensions=list(columns))
-    tables = [each.table for each in config.sources]
-    keep_as_they_were(source.connection, tables)
-    bound = bind(config, types_of(read_tables(source.connection, tables)), source.lsn)
-    yield from rows_in_columns(source.connection, bound, config.sources[0])
-
-
-def values(rows: Sequence[Rows]) -> list[tuple[Any, ...]]:
-    """Of each row its values, as Arrow prints them, and which of them are bad; by the columns'
-    names.
-    """
-    found = []
-    for each in rows:
-        columns: list[Sequence[Any]] = []
-        for key in sorted({*each.own, *each.shared}, key=lambda key: key.name):
-            array = each.by_row(key)
-            assert array.type == key.kind.arrow
-            array.validate(full=True)
-            is_float = key.kind.kind in (Kind.REAL, Kind.DOUBLE)
-            columns.append((array.cast(pa.string()) if is_float else array).to_pylist())
-            columns.append(each.bad.get(key, np.zeros(each.count, bool)).tolist())
-        found += list(zip(*columns, strict=True))
-    return sorted(found, key=repr)
-
-
-class Together(packing.Packing):
-    """Rows come together by all columns by which they may."""
-
-    def packed(self, pages: sql.Composable, shared: frozenset[int] = frozenset()) -> Any:
-        alike = printed_alike(self._connection, TableName("public", "notifications"))
-        names = [column.name.as_string().strip('"') for column in self._columns]
-        self.shared = frozenset(place for place, name in enumerate(names) if name in alike)
-        return super().packed(pages, self.shared)
-
-
-def packed_and_copied(
-    database: Database, *columns: str
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    with snapshot(database.dsn()) as source, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(source_columns, "copied_rows", None)
-        packed = values(list(read(source, *columns)))
-        patched.setattr(source_columns, "Packing", Together)
-        assert values(list(read(source, *columns))) == packed
-        patched.undo()
-        patched.setattr(source_columns, "leaf_pages", lambda *_: {})
-        return packed, values(list(read(source, *columns)))
-
-
 def test_values_of_every_type_are_packed_as_they_are_copied(
     every_type: Database,
 ) -> None:  # M4.6, M5.5
@@ -192,126 +138,6 @@ def test_any_rows_are_packed_as_they_are_copied(
     packed, copied = packed_and_copied(every_type, *COLUMNS)
     assert len(packed) == len(rows)
     assert packed == copied
-
-
-# Of the servers here only Debian's knows such collations.
-@pytest.mark.parametrize("server", [15], indirect=True)
-def test_equal_values_that_are_not_printed_alike_stay_what_they_are(
-    database: Database,
-) -> None:  # M4.6: rows come together only by columns of which equal values are the same
-    database.run(
-        "CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2',"
-        " deterministic = false)",
-        "CREATE TABLE notifications (word text COLLATE any_case, number double precision,"
-        " span interval, blank bpchar, status text)",
-        "INSERT INTO notifications VALUES ('a', 0, '1 day', 'x', 's'), ('A', '-0', '24:00',"
-        " 'x ', 's'), ('a', 0, '1 day', 'x', 's')",
-    )
-    packed, copied = packed_and_copied(database, "blank", "number", "span", "status", "word")
-    assert packed == copied
-    assert len(set(packed)) == 2
-
-
-def test_rows_never_come_together_by_columns_that_hide_a_value(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M4.6: equal ones that are not printed alike, of types with whichever name
-    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 20)
-    database.run(
-        'CREATE DOMAIN public."date" AS interval',
-        'CREATE TABLE notifications (id int, blank bpchar, named public."date", number float8,'
-        " span interval, status text)",
-        "INSERT INTO notifications SELECT n, CASE n % 2 WHEN 0 THEN 'x' ELSE 'x ' END, v, f, v, 's'"
-        " FROM (SELECT n, (CASE n % 2 WHEN 0 THEN '1 day' ELSE '24:00' END)::interval AS v,"
-        " (CASE n % 2 WHEN 0 THEN '0' ELSE '-0' END)::float8 AS f"
-        " FROM generate_series(1, 6000) AS n) AS made",
-    )
-    columns = ("blank", "id", "named", "number", "span", "status")
-    with snapshot(database.dsn()) as source:
-        found = list(read(source, *columns))
-        with monkeypatch.context() as patched:
-            patched.setattr(source_columns, "leaf_pages", lambda *_: {})
-            assert values(found) == values(list(read(source, *columns)))
-    together = [{each.name for each in rows.shared} for rows in found]
-    assert together[0] == set()
-    assert together[1] == {"status"}
-
-
-def test_rows_come_together_by_what_many_of_them_have(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.5: the first rows tell; where that is no longer so, the next ones do
-    monkeypatch.setattr(pages, "_PAGES_AT_ONCE", 20)
-    database.run(
-        # As it may be where nobody thought of this.
-        f"ALTER DATABASE {database.name} SET enable_hashagg = off",
-        f"ALTER DATABASE {database.name} SET work_mem = '64kB'",
-        "CREATE TABLE notifications (id int, service text, status text, job uuid, _1 int)",
-        "INSERT INTO notifications SELECT n, 'service ' || n % 20, NULLIF(n % 3, 0)::text,"
-        " md5((n / 100)::text)::uuid, 1 FROM generate_series(1, 10000) AS n",
-        # From then on each has a service of its own.
-        "INSERT INTO notifications SELECT n, 'other ' || n, NULLIF(n % 3, 0)::text,"
-        " md5((n / 100)::text)::uuid, 1 FROM generate_series(10001, 20000) AS n",
-    )
-    portions: list[packing.PackedRows] = []
-    plans: list[str] = []
-    rows_of_portion = source_columns._rows
-
-    def watched(portion: packing.PackedRows, columns: Any) -> Rows:
-        portions.append(portion)
-        return rows_of_portion(portion, columns)
-
-    monkeypatch.setattr(source_columns, "_rows", watched)
-    names = ["id", "service", "status", "job", "_1"]
-    with snapshot(database.dsn()) as source:
-        explain(source.connection, plans, monkeypatch)
-        found = values(list(read(source, *names)))
-    with database.connect() as connection:
-        rows = connection.execute("SELECT _1, id, job, service, status FROM notifications")
-        expected = [
-            (one, False, number, False, str(job), False, service, False, status, False)
-            for one, number, job, service, status in rows
-        ]
-    assert found == sorted(expected, key=repr)
-    service, status, job, one = 1, 2, 3, 4
-    first, second, *_, last = (portion.shared for portion in portions)
-    assert first == frozenset()
-    # Of each service, there are several jobs.
-    assert second == {service, status, one}
-    assert last == {status, job, one}
-    assert len(portions[1].sizes) == 60
-    assert {portion.shared for portion in portions} == {first, second, last}
-    together = [plan for plan in plans if "Group Key: notifications" in plan]
-    assert len(together) > 5
-    assert all("HashAggregate" in plan and "Sort" not in plan for plan in together)
-    # In memory, whatever the database is set to.
-    assert not any("Disk" in plan for plan in together)
-
-
-def test_groups_that_do_not_fit_into_memory_are_what_they_are(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.5: slower, and not wrong
-    monkeypatch.setitem(packing._SETTINGS, "work_mem", "64kB")
-    database.run(
-        "CREATE TABLE notifications (id int, service text, status text)",
-        "INSERT INTO notifications SELECT n, 'service ' || n % 1500, NULLIF(n % 2, 0)::text"
-        " FROM generate_series(1, 6000) AS n",
-    )
-    plans: list[str] = []
-    with snapshot(database.dsn()) as source, monkeypatch.context() as patched:
-        patched.setattr(packing.Packing, "packed", by_service_and_status(packing.Packing.packed))
-        patched.setattr(source_columns, "_shared_by_next", lambda *_: None)
-        explain(source.connection, plans, patched)
-        found = values(list(read(source, "id", "service", "status")))
-    assert "Disk Usage" in plans[-1]
-    rows = database.rows("SELECT id, service, status FROM notifications")
-    expected = [(n, False, service, False, status, False) for n, service, status in rows]
-    assert found == sorted(expected, key=repr)
-
-
-def by_service_and_status(packed: Any) -> Any:
-    def grouped(self: packing.Packing, pages: Any, _: frozenset[int] = frozenset()) -> Any:
-        return packed(self, pages, frozenset({1, 2}))
-
-    return grouped
 
 
 def test_rows_come_once_whatever_pages_and_partitions_they_are_in(
@@ -376,19 +202,6 @@ def test_what_happens_after_the_snapshot_is_not_among_them(
         )
         found = values([first, *reading])
     assert sorted(found) == [(n, False, "x" * 100, False) for n in range(1, 2001)]
-
-
-def explain(connection: Any, plans: list[str], patched: pytest.MonkeyPatch) -> None:
-    """Notes how the server reads pages."""
-    execute = connection.execute
-
-    def explained(statement: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(statement, sql.Composed) and "ctid" in statement.as_string():
-            plan = execute(sql.SQL("EXPLAIN (ANALYZE, TIMING OFF) ") + statement).fetchall()
-            plans.append("\n".join(line for (line,) in plan))
-        return execute(statement, *arguments, **options)
-
-    patched.setattr(connection, "execute", explained)
 
 
 @pytest.fixture
