@@ -210,6 +210,8 @@ class AggregateConfig(Section):
         decides["targets"] = [
             [str(target.table), *map(list, self.shown_by(target))] for target in self.targets
         ]
+        if not self.floor:  # only then, so that those who leave it as it is need no reset
+            decides["floor"] = False
         text = json.dumps(decides, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -176,10 +176,17 @@ def test_rules_without_a_truth_pass_if_nobody_will_verify_them() -> None:
 
 def test_the_fingerprint_follows_what_decides_about_the_result() -> None:  # M5.3
     one = declared()
-    assert declared(target_dsn="host=x", floor=False).fingerprint == one.fingerprint
+    assert declared(target_dsn="host=x", verifiable=False).fingerprint == one.fingerprint
     assert declared(filter="status <> 'x'").fingerprint != one.fingerprint
     assert declared(targets=["others"]).fingerprint != one.fingerprint
     assert declared(dimensions={"service_id": "service_id", "status": "upper(status)"}) != one
+
+
+def test_whether_counts_may_go_below_zero_decides_about_the_result() -> None:  # M5.3, M5.4
+    """What is shown and what is parked are of one floor: with another it has to be seeded anew."""
+    assert declared(floor=False).fingerprint != declared().fingerprint
+    # As it was before: nobody has to seed anew for a setting that is as it was.
+    assert declared(floor=True).fingerprint == "2d59189cf74764b6"
 
 
 def test_an_aggregate_reads_published_tables_only(tmp_path: Any) -> None:
