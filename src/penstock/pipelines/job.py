@@ -250,6 +250,8 @@ class Job:
                 on_rows=partial(self._tell_rows, writer.name),
                 on_grouping=partial(_tell_grouping, writer.name),
             )
+        except (_Stopped, Cancelled):
+            raise  # the job ends: what was cancelled for it is nothing to try again
         except SeedingUnderWay:
             return True  # by `penstock reset`, whose business it is
         except Exception as error:

@@ -8,7 +8,9 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from psycopg.errors import QueryCanceled
 from pyspark.errors import PySparkException
+from structlog.testing import capture_logs
 
 from penstock.changelog import reader
 from penstock.changelog.runs import BatchRange
@@ -16,8 +18,10 @@ from penstock.config import Config
 from penstock.decode.deltas import Deltas, WantedDeltas
 from penstock.errors import ComputationFailed, LogBehind
 from penstock.lsn import Lsn
+from penstock.pipelines import job as job_module
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.job import Job
+from penstock.postgres.cancelling import Cancelled
 from support.disk import no_room
 from support.source_log import Log
 
@@ -72,6 +76,23 @@ def test_what_fails_in_spark_itself_is_not_put_down_to_an_expression(job: Job) -
     lost = PySparkException("[STREAM_FAILED] Python worker failed to connect back")
     with pytest.raises(ComputationFailed, match=r"STREAM_FAILED\. Start it again"):
         job._check(failed_with(lost))
+
+
+def test_a_seeding_that_a_clean_stop_ends_is_not_told_as_failed(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5, M7.3
+    def cancelled(*_: Any, **__: Any) -> None:
+        raise Cancelled from QueryCanceled()
+
+    def stopped(*_: Any, on_rows: Any, **__: Any) -> None:
+        job.stop()
+        on_rows(1)
+
+    for seeding, ended in ((cancelled, Cancelled), (stopped, job_module._Stopped)):
+        monkeypatch.setattr(job_module, "seed_if_due", seeding)
+        with capture_logs() as said, pytest.raises(ended):
+            job._is_seeded(job._writers[0])
+        assert said == []
 
 
 def test_a_driver_that_sees_less_of_the_log_than_its_executors_says_so(
