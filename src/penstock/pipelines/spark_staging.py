@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
@@ -47,7 +47,8 @@ class _Part(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     """Pickled to the executors."""
 
-    conninfo: str
+    # With the password in it.
+    conninfo: str = field(repr=False)
     origin: str
     bound: Bound
     ordinal: int
