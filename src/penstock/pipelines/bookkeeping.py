@@ -131,15 +131,19 @@ def read_progress(
 
 
 def keep(connection: psycopg.Connection[Any], aggregate: str, tables: Sequence[TableName]) -> None:
-    """An aggregate that has begun keeps these tables from now on. Raises `TargetClash`."""
-    names = list(map(str, tables))
+    """An aggregate keeps these tables from now on, and no others. Raises `TargetClash`."""
     connection.execute(
         "DELETE FROM penstock.targets WHERE aggregate = %s AND target <> ALL (%s)",
-        [aggregate, names],
+        [aggregate, list(map(str, tables))],
     )
+    claim(connection, aggregate, tables)
+
+
+def claim(connection: psycopg.Connection[Any], aggregate: str, tables: Sequence[TableName]) -> None:
+    """As `keep`, and it keeps those too that it has: until it is seeded, they are written."""
     connection.execute(
         "INSERT INTO penstock.targets SELECT unnest(%s::text[]), %s ON CONFLICT DO NOTHING",
-        [names, aggregate],
+        [list(map(str, tables)), aggregate],
     )
     keepers = read_keepers(connection, tables)
     for table in tables:

@@ -26,11 +26,19 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import PipelineFenced, SeedingUnderWay
+from penstock.errors import PipelineFenced, SeedingUnderWay, TargetClash
 from penstock.lsn import Lsn
+from penstock.names import TableName
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
-from penstock.pipelines.bookkeeping import Progress, keep, read_progress, skipped_json
+from penstock.pipelines.bookkeeping import (
+    Progress,
+    claim,
+    keep,
+    read_kept,
+    read_progress,
+    skipped_json,
+)
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.locks import is_locked, try_lock
 from penstock.pipelines.source_rows import OnRows, Truth
@@ -46,6 +54,15 @@ from penstock.postgres.waiting import OnWait
 class Seeded:
     lsn: Lsn
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What a seeding found."""
+
+    progress: Progress
+    # The tables that were the aggregate's.
+    kept: tuple[TableName, ...]
 
 
 def seed(
@@ -71,8 +88,8 @@ def seed(
             # Whoever interrupts it is heeded by the thread that waits.
             return _seed(config, aggregate, spark, target, Event(), on_rows, on_grouping, on_wait)
         except BaseException:
-            if before is not None and before.state != "seeding":
-                with suppress(psycopg.Error):  # else the job seeds it
+            if before is not None and before.progress.state != "seeding":
+                with suppress(psycopg.Error, TargetClash):  # else the job seeds it
                     _give_back(target, before)
             raise
 
@@ -155,14 +172,15 @@ def _seed(
 
 def _begin(
     target: psycopg.Connection[Any], aggregate: AggregateConfig, log: LogReader
-) -> Progress | None:
+) -> _Before | None:
     """Returns what was there."""
     log_id, end = str(log.identity.log_id), log.end().lsn
     # In one transaction: a job that applies a batch moves the position meanwhile.
     with usable(aggregate.name), target.transaction():
         before = read_progress(target, aggregate.name, lock=True)
+        kept = read_kept(target, [aggregate.name]).get(aggregate.name, ())
         begin(target, aggregate, log_id, end)
-    return before
+    return before and _Before(before, tuple(map(TableName.parse, kept)))
 
 
 def hold(aggregate: str, log: LogReader, lsn: Lsn) -> None:
@@ -177,14 +195,18 @@ def hold(aggregate: str, log: LogReader, lsn: Lsn) -> None:
         consumers.register(log.storage, name, log_id, lsn)
 
 
-def _give_back(target: psycopg.Connection[Any], before: Progress) -> None:
+def _give_back(target: psycopg.Connection[Any], before: _Before) -> None:
     """As it was, but for `seeded`: what came meanwhile was passed over, and is read again."""
-    target.execute(
-        "UPDATE penstock.progress SET state = 'seeded', fingerprint = %s, log_id = %s,"
+    was = before.progress
+    with target.transaction():
+        given = target.execute(
+            "UPDATE penstock.progress SET state = 'seeded', fingerprint = %s, log_id = %s,"
+            " applied_lsn = %s WHERE aggregate = %s AND state = 'seeding'",
+            [was.fingerprint, was.log_id, was.applied, was.aggregate],
+        )
         # Not if the new rows are there already, and only our own end went wrong.
-        " applied_lsn = %s WHERE aggregate = %s AND state = 'seeding'",
-        [before.fingerprint, before.log_id, before.applied, before.aggregate],
-    )
+        if given.rowcount:
+            keep(target, was.aggregate, before.kept)
 
 
 def _nothing(aggregate: AggregateConfig) -> Truth:
@@ -214,7 +236,7 @@ def begin(
             "lsn": str(lsn),
         },
     )
-    keep(target, aggregate.name, [each.table for each in aggregate.targets])
+    claim(target, aggregate.name, [each.table for each in aggregate.targets])
 
 
 def _write(
@@ -225,6 +247,8 @@ def _write(
         target.execute(
             "SELECT FROM penstock.progress WHERE aggregate = %s FOR UPDATE", [aggregate.name]
         )
+        # Those that it wrote before are free, now that it does not any more.
+        keep(target, aggregate.name, [table.table for table in tables])
         target.execute("DELETE FROM penstock.parked WHERE aggregate = %s", [aggregate.name])
         for table in tables:
             # Not TRUNCATE: readers see what was there until this commits.

@@ -15,6 +15,7 @@ from penstock.changelog.storage import LocalStorage
 from penstock.errors import (
     LogNotWritten,
     SeedingUnderWay,
+    TargetClash,
     TargetUnavailable,
 )
 from penstock.lsn import Lsn
@@ -27,7 +28,7 @@ from support.database import Database
 from support.disk import no_room
 from support.locks import held_up, waits_for_lock
 from support.ops import on_18
-from support.seeding import EXPECTED, SEEDED, config_of, shown, state
+from support.seeding import EXPECTED, SEEDED, STATS, config_of, shown, state
 from support.targets import declared
 from support.truth import no_spark
 from support.waiting import eventually
@@ -79,6 +80,33 @@ def test_a_reset_that_fails_leaves_an_aggregate_as_it_was(
     assert state(source)[0] == "seeded"
     assert source.rows("SELECT fingerprint, log_id, applied_lsn FROM penstock.progress") == before
     assert shown(source) == EXPECTED
+
+
+@on_18
+def test_a_reset_for_other_tables_that_fails_leaves_an_aggregate_its_own(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3, M5.5: the job still writes to them
+    source.run(STATS.replace("stats", "moved"))
+    config = config_of(source, tmp_path)
+    seed(config, SEEDED, no_spark)
+    kept = "SELECT target, aggregate FROM penstock.targets"
+
+    def fails(*_: Any) -> NoReturn:
+        # Meanwhile nobody else gets either.
+        for table in ("stats", "moved"):
+            with pytest.raises(TargetClash, match="counts keeps"):
+                seed(config, declared(name="thief", targets=[table]), no_spark)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(seeding, "true_sums", fails)
+    with pytest.raises(KeyboardInterrupt):
+        seed(config, declared(targets=["moved"]), no_spark)
+    assert source.rows(kept) == [("public.stats", "counts")]
+    assert state(source)[0] == "seeded"
+    monkeypatch.undo()
+    # The one that it did not get is free, until it does.
+    seed(config, declared(targets=["moved"]), no_spark)
+    assert source.rows(kept) == [("public.moved", "counts")]
 
 
 @on_18
