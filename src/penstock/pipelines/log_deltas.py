@@ -1,6 +1,7 @@
 """What a range of the log adds to one aggregate, read at one go.
 
-Where all dimensions are columns nothing is left for Spark to compute, so none is started.
+Where all dimensions are columns and there is no filter, nothing is left for Spark to compute, so
+none is started.
 """
 
 from __future__ import annotations

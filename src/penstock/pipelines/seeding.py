@@ -180,7 +180,7 @@ def _begin(
         before = read_progress(target, aggregate.name, lock=True)
         kept = read_kept(target, [aggregate.name]).get(aggregate.name, ())
         begin(target, aggregate, log_id, end)
-    return before and _Before(before, tuple(map(TableName.parse, kept)))
+    return None if before is None else _Before(before, tuple(map(TableName.parse, kept)))
 
 
 def hold(aggregate: str, log: LogReader, lsn: Lsn) -> None:

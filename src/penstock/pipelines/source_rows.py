@@ -40,7 +40,8 @@ SELECT a.attname
 class Truth:
     """What rows add up to, and how many of them are not in it."""
 
-    # Dimensions as text, measures as numbers. Not yet added up.
+    # Dimensions as text, measures as numbers. Of some rows, or of all: of these each combination is
+    # there once.
     sums: pa.Table
     # As the log's reader does: those with values that Spark cannot hold, by reason.
     skipped: Counter[str]

@@ -58,9 +58,11 @@ def put_table(
     dimensions: Sequence[str],
     measures: Sequence[str],
 ) -> Staged:
-    """Of one that is here already."""
+    """Of one that is here already; some at a time, for as text it is many times as large."""
     ordered = sums.select([*dimensions, *measures])
-    part, rows = put(connection, aggregate, [ordered], len(dimensions))
+    some = ordered.to_batches(max_chunksize=MOST_IN_DRIVER)
+    tables = (pa.Table.from_batches([batch]) for batch in some)
+    part, rows = put(connection, aggregate, tables, len(dimensions))
     return Staged((part,), rows, tuple(dimensions), tuple(measures))
 
 

@@ -1,13 +1,15 @@
 """What an aggregate should be, by the source's own tables at one snapshot.
 
-Where all dimensions are columns, Postgres groups. Else the columns that are needed are read out
-and Spark computes the expressions, as it does for the log: there is one definition of them.
+Where all dimensions are columns and there is no filter, Postgres groups. Else the columns that are
+needed are read out and Spark computes the expressions, as it does for the log: there is one
+definition of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -19,6 +21,7 @@ from penstock.pipelines.grouped_by_postgres import grouped_by_postgres, nothing
 from penstock.pipelines.grouped_by_spark import grouped_by_spark, prepared
 from penstock.pipelines.grouping_told import OnGrouping, told
 from penstock.pipelines.source_rows import OnRows, Truth
+from penstock.pipelines.sums import together
 
 
 def true_sums(
@@ -29,8 +32,26 @@ def true_sums(
     on_grouping: OnGrouping = lambda _: None,
 ) -> Truth:
     """Of all tables that count."""
-    parts: list[Truth] = []
-    on_more = _added_up(on_rows)
+    config, skipped = bound.config, Counter[str]()
+
+    def sums() -> Generator[pa.Table, None, None]:
+        yield nothing(bound)
+        for part in _parts(connection, bound, spark, _added_up(on_rows), on_grouping):
+            skipped.update(part.skipped)
+            yield part.sums
+
+    with closing(sums()) as found:
+        return Truth(together(found, list(config.dimensions), list(config.measures)), skipped)
+
+
+def _parts(
+    connection: psycopg.Connection[Any],
+    bound: Bound,
+    spark: Callable[[], SparkSession],
+    on_more: OnRows,
+    on_grouping: OnGrouping,
+) -> Iterator[Truth]:
+    """As they come: one combination may be in many."""
     session = None if bound.config.all_plain else spark()
     if session is not None:
         bound = prepared(session, bound)
@@ -39,14 +60,9 @@ def true_sums(
             continue
         if session is None:
             with told(connection, source.table, on_grouping):
-                parts.append(grouped_by_postgres(connection, bound, source, on_more))
+                yield from grouped_by_postgres(connection, bound, source, on_more)
         else:
-            parts += grouped_by_spark(connection, bound, source, session, on_more)
-    sums = [nothing(bound), *(part.sums for part in parts)]
-    return Truth(
-        pa.concat_tables(sums, promote_options="permissive"),
-        sum((part.skipped for part in parts), Counter()),
-    )
+            yield from grouped_by_spark(connection, bound, source, session, on_more)
 
 
 def _added_up(on_rows: OnRows) -> OnRows:

@@ -21,7 +21,7 @@ from penstock.errors import (
     WrongServer,
 )
 from penstock.lsn import Lsn
-from penstock.pipelines import seeding
+from penstock.pipelines import seeding, staging
 from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.job import Job
 from penstock.pipelines.locks import try_lock
@@ -152,6 +152,22 @@ def test_rows_of_tables_that_inherit_are_not_in_the_log_and_not_in_the_truth(
     )
     seed(config_of(source, tmp_path), SEEDED, no_spark)
     assert shown(source) == EXPECTED
+
+
+@on_18
+@pytest.mark.parametrize("most_in_driver", [100, 1])
+def test_a_combination_of_several_tables_is_told_once(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_in_driver: int
+) -> None:  # M5.5, M7.1
+    monkeypatch.setattr(staging, "MOST_IN_DRIVER", most_in_driver)
+    source.run(
+        "CREATE TABLE archive (LIKE notifications INCLUDING ALL)",
+        "ALTER TABLE archive REPLICA IDENTITY FULL",
+        "INSERT INTO archive VALUES (1, 's', 'a', 1), (2, 'other', 'a', 2)",
+    )
+    both = declared(sources=["notifications", "archive"])
+    assert seed(config_of(source, tmp_path), both, no_spark).rows == 3
+    assert shown(source) == {**EXPECTED, ("s", "a"): 3, ("other", "a"): 1}
 
 
 def test_a_key_that_the_target_refuses_is_parked_when_seeding_too(

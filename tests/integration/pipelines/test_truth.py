@@ -6,10 +6,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.decode.deltas import ROWS
-from penstock.pipelines import grouped_by_spark
+from penstock.pipelines import grouped_by_postgres, grouped_by_spark
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.numbered_rows import division
@@ -233,6 +234,29 @@ def test_a_dimension_that_is_summed_too_is_left_out_once(
         found = true_sums(source.connection, bound, no_spark)
     assert sums == {("1.50",): (2, Decimal("3.00"))}
     assert found.skipped == {"public.notifications: a price that Spark cannot hold": 1}
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_what_the_server_has_grouped_comes_by_portions(
+    database18: Database, monkeypatch: pytest.MonkeyPatch, *, chunked: bool
+) -> None:  # M5.5: little memory, also if there are millions of combinations
+    monkeypatch.setattr(grouped_by_postgres, "_MOST_ROWS", 10)
+    monkeypatch.setattr(grouped_by_postgres, "_AT_ONCE", 3)
+    # With an older libpq.
+    monkeypatch.setattr(psycopg.capabilities, "has_stream_chunked", lambda **_: chunked)
+    database18.run(
+        "CREATE TABLE notifications (id int PRIMARY KEY, price numeric(10,2))",
+        "INSERT INTO notifications SELECT n, CASE WHEN n % 7 = 0 THEN numeric 'NaN' ELSE n END"
+        "  FROM generate_series(1, 100) n",
+    )
+    config = declared(dimensions=["id"], measures={"count": "count", "cost": "sum(price)"})
+    told: list[int] = []
+    with snapshot(database18.dsn()) as source:
+        bound, sums = truth_of(source, config)
+        found = true_sums(source.connection, bound, no_spark, told.append)
+    assert sums == {(str(n),): (1, n) for n in range(1, 101) if n % 7}
+    assert found.skipped == {"public.notifications: a price that Spark cannot hold": 14}
+    assert told == [*range(10, 101, 10), 100]
 
 
 def test_several_tables_with_other_names_and_types(database18: Database) -> None:  # M4.5, M5.2

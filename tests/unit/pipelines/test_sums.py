@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.pipelines.sums import added, as_text, by_nulls, rolled_up
+from penstock.pipelines import sums as sums_module
+from penstock.pipelines.sums import added, as_text, by_nulls, rolled_up, together
+
+EXACT = Context(prec=100)
 
 
 def test_rolled_up_to_fewer_dimensions_without_what_is_zero() -> None:  # M5.2, M5.4
@@ -42,6 +49,93 @@ def test_a_sum_beyond_38_digits_is_what_it_is(scale: int) -> None:  # M5.2
     sums = pa.table({"a": ["x"] * 4, "cost": pa.array(values, pa.decimal128(38, scale))})
     rolled = rolled_up(sums, ["a"], ["cost"])
     assert Fraction(rolled[("x",)][0]) == 3 * Fraction(widest)
+
+
+WIDEST = 10**38 - 1
+KINDS = {"n": pa.int64(), "cost": pa.decimal128(38, 2)}
+ROWS = st.tuples(
+    st.none() | st.sampled_from(["", "a", "NULL", "-0", "0", "NaN"]),
+    st.none() | st.sampled_from(["x", "é"]),
+    st.none() | st.integers(-9, 9),
+    st.none() | st.integers(-9, 9) | st.sampled_from([WIDEST, -WIDEST]),
+)
+
+
+def table_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    a, b, counts, cents = zip(*rows, strict=True) if rows else ((),) * 4
+    costs = [each if each is None else Decimal(each).scaleb(-2, EXACT) for each in cents]
+    return pa.table(
+        {
+            **{name: pa.array(values, pa.string()) for name, values in (("a", a), ("b", b))},
+            "n": pa.array(counts, KINDS["n"]),
+            "cost": pa.array(costs, KINDS["cost"]),
+        }
+    )
+
+
+def one_by_one(rows: Iterable[tuple[Any, ...]], width: int) -> dict[Any, tuple[int, int]]:
+    """By the first of two dimensions, or both, or none; costs in cents."""
+    found: dict[Any, tuple[int, int]] = {}
+    for row in rows:
+        n, cents = found.get(row[:width], (0, 0))
+        found[row[:width]] = (n + (row[2] or 0), cents + (row[3] or 0))
+    return {key: amounts for key, amounts in found.items() if any(amounts)}
+
+
+@pytest.mark.parametrize("width", [0, 1, 2])
+@pytest.mark.parametrize("worth_it", [0, 500, 2**30])
+@given(portions=st.lists(st.lists(ROWS, max_size=8), max_size=8))
+def test_portions_come_together_as_if_they_were_added_one_by_one(
+    worth_it: int, width: int, portions: list[list[tuple[Any, ...]]]
+) -> None:  # M5.2, M5.5
+    dimensions = ["a", "b"][:width]
+    tables = [table_of(()), *map(table_of, portions)]
+    with patch.object(sums_module, "_WORTH_IT", worth_it):
+        found = together(tables, dimensions, ["n", "cost"])
+    amounts = {
+        tuple(row[name] for name in dimensions): (row["n"], int(row["cost"].scaleb(2, EXACT)))
+        for row in found.to_pylist()
+    }
+    assert len(amounts) == len(found), "a combination is there twice"
+    assert amounts == one_by_one((row for rows in portions for row in rows), width)
+
+
+def test_many_portions_of_the_same_take_little_memory_and_are_not_grouped_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # M5.5: a table of hundreds of millions of rows comes by hundreds of portions
+    portion = pa.table({"a": [f"combination {n}" for n in range(1000)], "n": [1] * 1000})
+    monkeypatch.setattr(sums_module, "_WORTH_IT", 4 * portion.nbytes)
+    before, most, seen = pa.total_allocated_bytes(), 0, 0
+    once = sums_module.grouped
+
+    def counted(sums: pa.Table, *names: Sequence[str]) -> pa.Table:
+        nonlocal seen
+        seen += len(sums)
+        return once(sums, *names)
+
+    def portions() -> Iterator[pa.Table]:
+        nonlocal most
+        for _ in range(300):
+            most = max(most, pa.total_allocated_bytes() - before)
+            # One of its own, as each that is read.
+            yield portion.take(pa.array(range(1000)))
+
+    monkeypatch.setattr(sums_module, "grouped", counted)
+    found = together(portions(), ["a"], ["n"])
+    assert (len(found), set(found["n"].to_pylist())) == (1000, {300})
+    assert most < 12 * portion.nbytes
+    assert seen < 2 * 300 * 1000
+
+
+def test_more_text_than_arrow_can_group_is_left_to_whoever_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # M5.5: Arrow would end the process
+    monkeypatch.setattr(sums_module, "_WORTH_IT", 0)
+    monkeypatch.setattr(sums_module, "_MOST_IN_COLUMN", 1)
+    table = pa.table({"a": ["x", "x"], "n": [1, 2]})
+    found = together([table, table], ["a"], ["n"])
+    assert found.to_pylist() == 2 * table.to_pylist()
+    assert rolled_up(found, ["a"], ["n"]) == {("x",): (6,)}
 
 
 def test_nothing_rolled_up_is_nothing() -> None:
