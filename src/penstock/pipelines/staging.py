@@ -80,16 +80,19 @@ def check_complete(connection: psycopg.Connection[Any], staged: Staged) -> None:
         raise pg.OperationalError(f"{rows} of {staged.rows} staged rows are there")
 
 
-def source_sql(staged: Staged, target: TargetTable, pattern: Sequence[bool]) -> str:
-    """For `merge_sql`: the rows in which those dimensions of the target are NULL; one parameter."""
+def source_sql(staged: Staged, target: TargetTable, pattern: Sequence[bool] | None = None) -> str:
+    """For `merge_sql`: the rows in which those dimensions of the target are NULL; for `compare_sql`
+    all. One parameter.
+    """
     keys = _keys(staged, target)
     columns = [
         *(f"{key} AS k{number}" for number, key in enumerate(keys)),
         *(f"{_amount(staged, column.name)} AS m{n}" for n, column in enumerate(target.measures)),
     ]
     conditions = ["part = ANY (%s::uuid[])"]
-    for key, null in zip(keys, pattern, strict=True):
-        conditions.append(f"{key} IS NULL" if null else f"{key} IS NOT NULL")
+    if pattern is not None:
+        for key, null in zip(keys, pattern, strict=True):
+            conditions.append(f"{key} IS NULL" if null else f"{key} IS NOT NULL")
     # Numbers and the server's own words.
     return (
         f"(SELECT {', '.join(columns)} FROM penstock.staged WHERE {' AND '.join(conditions)}) AS u"  # noqa: S608

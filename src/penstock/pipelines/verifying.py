@@ -6,11 +6,9 @@ The source's own tables at a snapshot, plus what the log adds from there to the 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -22,54 +20,23 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.decode.classify import RULE_OFF
-from penstock.errors import LogRetired, NotSeeded, NotVerifiable, VerifyTimeout
+from penstock.errors import LogRetired, NotSeeded, NotVerifiable
 from penstock.lsn import Lsn
-from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
-from penstock.pipelines.comparing import compare_sql
+from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.differences import Difference, differences
 from penstock.pipelines.grouping_told import OnGrouping
-from penstock.pipelines.keys import parted
 from penstock.pipelines.locks import wait_for_lock
+from penstock.pipelines.log_awaited import Waiting, require_capture, wait_for_log
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
-from penstock.pipelines.parking import waiting
+from penstock.pipelines.repairing import repair as add_missing
 from penstock.pipelines.seeding import consumer_of
 from penstock.pipelines.source_rows import OnRows, Truth
-from penstock.pipelines.source_snapshot import SourceSnapshot, source_snapshot
-from penstock.pipelines.sums import arrays, rolled_up
+from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.connect import connect_unlimited
-from penstock.postgres.slots import read_slot
-
-# Capture is milliseconds behind the server, if it runs.
-_CATCH_UP_S = 30.0
-# It may be connecting again: its longest pause, and a connection.
-_RECONNECT_S = 12.0
-# On an idle database the log may be some seconds behind: who waits longer is told for what.
-_QUIET_S = 3.0
-_LOOK_EVERY_S = 0.02
-
-Waiting = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One row of a target that is not what it should be; keys and amounts as text."""
-
-    target: str
-    key: dict[str, str | None]
-    measure: str
-    expected: Decimal
-    found: Decimal
-
-    def __str__(self) -> str:
-        key = ", ".join(
-            f"{name} {'NULL' if value is None else value}" for name, value in self.key.items()
-        )
-        return f"{self.target}: {self.measure} of {key} is {self.found}, should be {self.expected}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +110,24 @@ def verify(
         with source_snapshot(
             config, aggregate, log, on_wait=lambda who: on_wait("; ".join(map(str, who)))
         ) as source:
-            _require_capture(source, config.source.slot, log, on_wait)
+            require_capture(source, config.source.slot, log, on_wait)
             truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
-        _wait_for_log(log, source.lsn, on_wait)
-        target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        wait_for_log(config.source, log, source.lsn, on_wait)
+        target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         progress = _progress(target, aggregate, log)
-        _wait_for_log(log, progress.applied_lsn, on_wait)  # it may have been seeded just now
+        # It may have been seeded just now.
+        wait_for_log(config.source, log, progress.applied_lsn, on_wait)
         truth = _at(log, source.bound, spark, truth, source.lsn, progress.applied_lsn)
         tables = read_targets(target, aggregate)
         found = [
-            each for table in tables for each in _compare(target, aggregate, table, truth.sums)
+            each
+            for table in tables
+            for each in differences(target, aggregate.name, table, truth.sums)
         ]
         keys = sum(_count(target, table) for table in tables)
-        target.execute("COMMIT")
+        target.execute("ROLLBACK")  # nobody needs what was staged to be compared
         if repair:
-            _repair(target, aggregate, tables, found, progress, truth.skipped)
+            add_missing(target, aggregate, tables, found, progress, truth.skipped)
         (parked,) = target.execute(
             "SELECT count(*) FROM penstock.parked WHERE aggregate = %s", [aggregate.name]
         ).fetchone() or (0,)
@@ -177,50 +147,6 @@ def _needed(log: LogReader, aggregate: AggregateConfig) -> Lsn:
     held = {consumer.name: consumer for consumer in consumers.consumers(log.storage)}
     of_target = held.get(consumer_of(aggregate.name))
     return end if of_target is None else min(end, of_target.applied_lsn)
-
-
-def _require_capture(source: SourceSnapshot, slot: str, log: LogReader, on_wait: Waiting) -> None:
-    """Before the source is read, which may take long: the log gets there only if somebody reads
-    the slot.
-    """
-
-    def gets_there() -> bool:
-        facts = read_slot(source.connection, slot)
-        is_read = facts is not None and facts.active_pid is not None
-        return is_read or log.end().lsn >= source.lsn
-
-    if not _comes(gets_there, _RECONNECT_S, f'capture to read slot "{slot}"', on_wait):
-        raise VerifyTimeout(
-            f"the change log is complete up to {log.end().lsn} only, the source is at "
-            f'{source.lsn}, and nobody reads slot "{slot}": capture does not run',
-            remedy="Start it: penstock run, or penstock capture. If it runs, see what it says",
-            lsn=source.lsn,
-        )
-
-
-def _wait_for_log(log: LogReader, lsn: Lsn, on_wait: Waiting) -> None:
-    what = f"capture, whose log has to reach {lsn}"
-    if not _comes(lambda: log.end().lsn >= lsn, _CATCH_UP_S, what, on_wait):
-        raise VerifyTimeout(
-            f"the change log is complete up to {log.end().lsn} only, and the source is at "
-            f"{lsn} for {_CATCH_UP_S:g} s",
-            remedy="Check that capture runs",
-            lsn=lsn,
-        )
-
-
-def _comes(done: Callable[[], bool], within_s: float, what: str, on_wait: Waiting) -> bool:
-    begun = time.monotonic()
-    told = False
-    while not done():
-        waited_s = time.monotonic() - begun
-        if waited_s > within_s:
-            return False
-        if waited_s > _QUIET_S and not told:
-            on_wait(what)
-            told = True
-        time.sleep(_LOOK_EVERY_S)
-    return True
 
 
 def _progress(
@@ -279,87 +205,6 @@ def _at(
     return Truth(pa.concat_tables([truth.sums, deltas], promote_options="permissive"), skipped)
 
 
-def _compare(
-    target: psycopg.Connection[Any],
-    aggregate: AggregateConfig,
-    table: TargetTable,
-    truth: pa.Table,
-) -> list[Difference]:
-    names = [column.name for column in table.dimensions]
-    measures = [column.name for column in table.measures]
-    # What the table's columns cannot hold has to be parked, as it is written.
-    should, should_wait = parted(target, table, rolled_up(truth, names, measures))
-    parked, waits = parted(target, table, waiting(target, aggregate.name, table))
-    width = len(names) + len(measures)
-    rows = target.execute(
-        compare_sql(table).encode(), [*arrays(should, width), *arrays(parked, width)]
-    ).fetchall()
-    zero = (0,) * len(measures)
-    for key in should_wait | waits:
-        pairs = zip(should_wait.get(key, zero), waits.get(key, zero), strict=True)
-        rows.append((*key, *(amount for pair in pairs for amount in pair)))
-    found = []
-    for row in rows:
-        held = dict(zip(names, row, strict=False))
-        amounts = [Decimal(amount) for amount in row[len(names) :]]
-        for number, measure in enumerate(measures):
-            expected, shown = amounts[2 * number : 2 * number + 2]
-            if expected != shown:
-                found.append(Difference(str(table.table), held, measure, expected, shown))
-    return found
-
-
 def _count(target: psycopg.Connection[Any], table: TargetTable) -> int:
     row = target.execute(f"SELECT count(*) FROM {table.table.sql}".encode()).fetchone()  # noqa: S608
     return int(row[0]) if row else 0
-
-
-def _repair(
-    target: psycopg.Connection[Any],
-    aggregate: AggregateConfig,
-    tables: Sequence[TargetTable],
-    differences: Sequence[Difference],
-    audited: Progress,
-    skipped: Mapping[str, int],
-) -> None:
-    """Add the differences: they are the same at every later position.
-
-    `skipped`: what the truth leaves out, at the audited position; what the target has skipped since
-    then is in no difference.
-    """
-    with target.transaction():
-        now = read_progress(target, aggregate.name, lock=True)
-        if now is None or now.state == "seeding" or now.seeded_at != audited.seeded_at:
-            raise NotSeeded(
-                f"aggregate {aggregate.name} was reset meanwhile",
-                remedy="Verify it again",
-                aggregate=aggregate.name,
-            )
-        for table in tables:
-            ours = [each for each in differences if each.target == str(table.table)]
-            sums: dict[str, list[Any]] = {c.name: [] for c in (*table.dimensions, *table.measures)}
-            for each in ours:
-                for name, value in each.key.items():
-                    sums[name].append(value)
-                for column in table.measures:
-                    missing = each.expected - each.found if column.name == each.measure else 0
-                    sums[column.name].append(Decimal(missing))
-            if ours:
-                only = Aggregate(
-                    aggregate.name,
-                    (table,),
-                    seeded=True,
-                    epoch=now.epoch,
-                    fingerprint=now.fingerprint,
-                )
-                add_batch(target, only, Batch(pa.table(sums)))
-        left_out = Counter(now.skipped)
-        left_out.subtract(audited.skipped)
-        left_out.update(skipped)
-        for reason in left_out:
-            if reason.endswith(RULE_OFF):  # which was not to count, and does not now
-                left_out[reason] = now.skipped.get(reason, 0)
-        target.execute(
-            "UPDATE penstock.progress SET skipped = %s WHERE aggregate = %s",
-            [skipped_json(left_out), aggregate.name],
-        )

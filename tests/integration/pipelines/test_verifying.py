@@ -29,17 +29,20 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 from penstock.names import TableName
+from penstock.pipelines import log_awaited, staging, verifying
 from penstock.pipelines import source_snapshot as source_snapshot_module
-from penstock.pipelines import verifying
 from penstock.pipelines.applying import Aggregate, apply
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.bookkeeping import read_progress
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.differences import Difference
+from penstock.pipelines.log_awaited import wait_for_log
 from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.repairing import repair
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.target_tables import read_targets
 from penstock.pipelines.truth import true_sums
-from penstock.pipelines.verifying import Difference, Verified, verify
+from penstock.pipelines.verifying import Verified, verify
 from penstock.postgres.snapshots import keep_as_they_were
 from penstock.postgres.tables import read_tables
 from support.capturing import capture_config, capturing
@@ -85,6 +88,18 @@ def verified(config: Config, **options: Any) -> Verified:
     return verify(config, COUNTS, no_spark, **options)
 
 
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def either_way(
+    request: pytest.FixtureRequest, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Few combinations are compared as parameters, many are staged."""
+    if request.param:
+        monkeypatch.setattr(staging, "MOST_IN_DRIVER", 1)
+    yield
+    assert database.value("SELECT count(*) FROM penstock.staged") == 0
+
+
+@pytest.mark.usefixtures("either_way")
 def test_what_was_just_seeded_is_right_also_when_the_source_has_moved_on(
     database: Database, config: Config
 ) -> None:  # M5.6
@@ -97,6 +112,7 @@ def test_what_was_just_seeded_is_right_also_when_the_source_has_moved_on(
     assert (done.differences, done.keys, done.parked) == ((), 2, 0)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_it_is_right_under_load_while_the_target_is_ahead_of_the_snapshot(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.6
@@ -124,8 +140,8 @@ def test_without_capture_it_is_told_before_the_source_is_read(
     with capturing(stopped) as running:
         running.connected()
         seed(stopped, COUNTS, no_spark)
-    monkeypatch.setattr(verifying, "_RECONNECT_S", 0.3)
-    monkeypatch.setattr(verifying, "_QUIET_S", 0.1)
+    monkeypatch.setattr(log_awaited, "_RECONNECT_S", 0.3)
+    monkeypatch.setattr(log_awaited, "_QUIET_S", 0.1)
     monkeypatch.setattr(verifying, "true_sums", None)
     told: list[str] = []
     with pytest.raises(VerifyTimeout, match="capture does not run") as caught:
@@ -158,7 +174,7 @@ def test_a_capture_that_is_behind_is_waited_for_and_that_is_told(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.6
     seed(config, COUNTS, no_spark)
-    monkeypatch.setattr(verifying, "_QUIET_S", 0.1)
+    monkeypatch.setattr(log_awaited, "_QUIET_S", 0.1)
     walsender = database.value(
         "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", SLOT
     )
@@ -175,6 +191,49 @@ def test_a_capture_that_is_behind_is_waited_for_and_that_is_told(
         os.kill(walsender, signal.SIGCONT)
     (waited_for,) = told
     assert waited_for.startswith("capture, whose log has to reach ")
+
+
+@on_18
+def test_a_capture_that_is_at_a_large_transaction_is_waited_for_however_long_it_takes(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6, M7.3
+    """The slot is read, and the log stays where it is."""
+    seed(config, COUNTS, no_spark)
+    monkeypatch.setattr(log_awaited, "_CATCH_UP_S", 0.5)
+    monkeypatch.setattr(log_awaited, "_LOOK_AT_SLOT_S", 0.1)
+    monkeypatch.setattr(log_awaited, "_QUIET_S", 0.1)
+    monkeypatch.setattr(log_awaited, "_TELL_EVERY_S", 1.5)
+    walsender = database.value(
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", SLOT
+    )
+    told: list[str] = []
+
+    def goes_on(what: str) -> None:
+        told.append(what)
+        if len(told) == 2:
+            os.kill(walsender, signal.SIGCONT)
+
+    os.kill(walsender, signal.SIGSTOP)
+    try:
+        assert verified(config, on_wait=goes_on).differences == ()
+    finally:
+        os.kill(walsender, signal.SIGCONT)
+    assert len(told) == 2
+
+
+@on_18
+def test_one_that_has_ended_meanwhile_is_not(
+    stopped: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6, M7.3
+    monkeypatch.setattr(log_awaited, "_CATCH_UP_S", 0.5)
+    monkeypatch.setattr(log_awaited, "_LOOK_AT_SLOT_S", 0.1)
+    with capturing(stopped) as running:
+        running.connected()
+        seed(stopped, COUNTS, no_spark)
+    log = LogReader(stopped.log.path)
+    with pytest.raises(VerifyTimeout, match=r"for 0\.5 s nobody has read slot") as caught:
+        wait_for_log(stopped.source, log, Lsn(log.end().lsn + 1), Mock())
+    assert caught.value.remedy.startswith("Start it: penstock run")
 
 
 def test_the_log_keeps_what_is_needed_until_it_is_verified(
@@ -256,7 +315,6 @@ def test_two_repairs_at_once_add_a_difference_once(
 ) -> None:  # M5.6
     seed(config, COUNTS, no_spark)
     database.run("UPDATE stats SET count = 1 WHERE service = 's'")
-    repair = verifying._repair
     waiting = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory'"
         " AND datname = current_database()"
@@ -265,12 +323,12 @@ def test_two_repairs_at_once_add_a_difference_once(
         others: list[Future[Verified]] = []
 
         def while_another_waits(*arguments: Any) -> None:
-            monkeypatch.setattr(verifying, "_repair", repair)
+            monkeypatch.setattr(verifying, "add_missing", repair)
             others.append(pool.submit(lambda: verified(config, repair=True)))
             eventually(lambda: database.rows(waiting), "the other waits")
             repair(*arguments)
 
-        monkeypatch.setattr(verifying, "_repair", while_another_waits)
+        monkeypatch.setattr(verifying, "add_missing", while_another_waits)
         assert len(verified(config, repair=True).differences) == 1
         assert others[0].result(20).differences == ()
     assert verified(config).differences == ()
@@ -283,14 +341,13 @@ def test_a_repair_waits_for_a_batch_also_where_transactions_are_isolated_by_defa
     seed(config, COUNTS, no_spark)
     database.run("UPDATE stats SET count = 1 WHERE service = 's'")
     database.isolate()
-    repair = verifying._repair
 
     def while_a_batch_is_applied(*arguments: Any) -> None:
         with held_up(database, "UPDATE penstock.progress SET changes = changes + 1") as run:
             repairing = run(lambda: repair(*arguments))
         repairing.result(15)
 
-    monkeypatch.setattr(verifying, "_repair", while_a_batch_is_applied)
+    monkeypatch.setattr(verifying, "add_missing", while_a_batch_is_applied)
     assert verified(config, repair=True).repaired
     assert verified(config).differences == ()
 
@@ -303,6 +360,7 @@ def test_a_target_that_was_never_set_up_is_one_of_our_errors(
         verified(config)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_differences_are_found_and_repaired(database: Database, config: Config) -> None:  # M5.6
     seed(config, COUNTS, no_spark)
     database.run(
@@ -319,6 +377,7 @@ def test_differences_are_found_and_repaired(database: Database, config: Config) 
     assert verified(config).differences == ()
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_key_that_the_target_cannot_hold_is_compared_with_what_is_parked(
     database: Database, config: Config
 ) -> None:  # M5.4, M5.6
@@ -340,6 +399,32 @@ def test_a_key_that_the_target_cannot_hold_is_compared_with_what_is_parked(
     assert verified(config).differences == ()
 
 
+@on_18
+def test_differences_are_the_same_however_many_are_compared_at_once(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6
+    database.run(
+        "INSERT INTO notifications SELECT n,"
+        " CASE WHEN n % 5 > 0 THEN 'so \"quoted\", \\ ' || n % 7 END,"
+        " CASE n % 6 WHEN 0 THEN 'no number ' || n WHEN 1 THEN '0' || n ELSE n::text END, n / 3"
+        " FROM generate_series(10, 60) AS n"
+    )
+    seed(config, COUNTS, no_spark)
+    database.run(
+        "UPDATE stats SET count = count + 1 WHERE status % 4 = 0",
+        "DELETE FROM stats WHERE service IS NULL",
+        "DELETE FROM penstock.parked WHERE key->>'service' IS NULL",
+        "UPDATE penstock.parked SET deltas = '{\"count\": \"9\"}' WHERE key->>'status' LIKE '%2'",
+        "INSERT INTO stats VALUES ('x', 7, 3, 0)",
+    )
+    found = []
+    for most in (1, 7, 100_000):
+        monkeypatch.setattr(staging, "MOST_IN_DRIVER", most)
+        found.append(verified(config))
+    assert len(found[0].differences) > 20
+    assert found[0].differences == found[1].differences == found[2].differences
+
+
 def test_what_was_reset_since_the_audit_is_not_repaired(
     database: Database, config: Config
 ) -> None:  # M5.6
@@ -352,7 +437,7 @@ def test_what_was_reset_since_the_audit_is_not_repaired(
         key: dict[str, str | None] = {"service": "s", "status": "1"}
         wrong = Difference("public.stats", key, "count", Decimal(2), Decimal(1))
         with pytest.raises(NotSeeded, match="was reset meanwhile"):
-            verifying._repair(connection, COUNTS, tables, [wrong], audited, {})
+            repair(connection, COUNTS, tables, [wrong], audited, {})
     assert verified(config).differences == ()
 
 
@@ -453,7 +538,6 @@ def test_what_is_skipped_after_the_snapshot_of_a_repair_is_still_told(
     seed(config, COUNTS, no_spark)
     database.run(KEY_ONLY, "UPDATE notifications SET status = '3' WHERE id = 1")
     follow(database, config)
-    repair = verifying._repair
 
     def then_another_is_skipped(*arguments: Any) -> Any:
         found = true_sums(*arguments)
@@ -467,7 +551,7 @@ def test_what_is_skipped_after_the_snapshot_of_a_repair_is_still_told(
         repair(*arguments)
 
     monkeypatch.setattr(verifying, "true_sums", then_another_is_skipped)
-    monkeypatch.setattr(verifying, "_repair", before_another_is_repaired)
+    monkeypatch.setattr(verifying, "add_missing", before_another_is_repaired)
     assert verified(config, repair=True).repaired
     monkeypatch.undo()
     assert database.rows(SKIPPED) == [({NOT_IN_WAL.format("service"): 2},)]
