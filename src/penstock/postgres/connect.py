@@ -49,6 +49,8 @@ SELECT set_config(name, '0', false)
 _USUAL = "dsn in [source]"
 # Parameters that name files with what else libpq has made of the others.
 _FILES = ("passfile", "service", "servicefile")
+# A directory of sockets that is none.
+_NOWHERE = "/dev/null"
 
 
 def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
@@ -102,12 +104,28 @@ def portable(dsn: Dsn) -> Dsn:
 
 
 def _defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Ours, where neither the DSN, nor the environment, nor a service file may say otherwise."""
-    name = {"fallback_application_name": "penstock"}
-    if "service" in given or "PGSERVICE" in os.environ:
-        return name
-    timeout = {} if "PGCONNECT_TIMEOUT" in os.environ else {"connect_timeout": _CONNECT_TIMEOUT_S}
-    return {**name, **timeout, **_TCP_KEEPALIVE}
+    """Ours, where neither the DSN, nor the environment, nor a service file says otherwise."""
+    ours = {"connect_timeout": _CONNECT_TIMEOUT_S, **_TCP_KEEPALIVE}
+    said = _said_by_service(given)
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        said.add("connect_timeout")
+    usable = {name: value for name, value in ours.items() if name not in said}
+    return {"fallback_application_name": "penstock", **usable}
+
+
+def _said_by_service(given: dict[str, Any]) -> set[str]:
+    """Which parameters a service has. Only libpq knows where it is defined, and reads it only to
+    connect: to where nobody is, which is told at once and without a network.
+    """
+    if "service" not in given and "PGSERVICE" not in os.environ:
+        return set()
+    named = {name: value for name, value in given.items() if name in _FILES}
+    nowhere = conninfo.make_conninfo("", **named, host=_NOWHERE, hostaddr="")
+    tried = psycopg.pq.PGconn.connect_start(nowhere.encode())
+    try:
+        return {option.keyword.decode() for option in tried.info if option.val}
+    finally:
+        tried.finish()
 
 
 def origin(dsn: str) -> str:

@@ -223,6 +223,23 @@ def test_an_escaped_password_arrives_as_it_is(guarded: EmbeddedPostgres, passwor
         pass
 
 
+@pytest.mark.parametrize("named_by", ["dsn", "environment"])
+def test_a_service_has_our_limits_where_it_does_not_say_otherwise(
+    guarded: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:  # M5.3: a server that stops answering is given up after a minute
+    services = tmp_path / "services.conf"
+    place = f"host=127.0.0.1\nhostaddr=127.0.0.1\nport={guarded.port}\ndbname=postgres\n"
+    services.write_text(f"[here]\n{place}keepalives_idle=77\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    monkeypatch.setenv("PGUSER", "plain")
+    if named_by == "environment":
+        monkeypatch.setenv("PGSERVICE", "here")
+    with connect("service=here" if named_by == "dsn" else "dbname=postgres") as connection:
+        limits = connection.info.get_parameters()
+    assert limits["keepalives_idle"] == "77"
+    assert (limits["tcp_user_timeout"], limits["connect_timeout"]) == ("60000", "10")
+
+
 def test_what_the_environment_adds_is_carried_to_another_machine(
     guarded: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.7
