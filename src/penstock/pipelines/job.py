@@ -340,16 +340,18 @@ class Job:
         """A batch of few shares is summed up where it is read; to plan more takes longer than it
         saves, and keeps a core busy for a second when it comes for the first time.
 
-        By what has committed: a transaction of any size commits within a few bytes of WAL.
+        By what has committed: a transaction of any size commits within a few bytes of WAL. Each
+        aggregate may make a row of each of its changes, and all of them come to the driver.
         """
         waiting = 0
+        few = _FEW_SHARES * SHARE_BYTES / len(self._writers)
         for frame in self._log.frames(replace(self._seen, lsn=self._reached), self._log.end()):
             header = frame.header
             if header.complete_lsn <= self._reached:
                 self._seen = Position(header.complete_lsn, frame.segment, frame.end)
                 continue
             waiting += header.committed_bytes
-            if waiting >= _FEW_SHARES * SHARE_BYTES:
+            if waiting >= few:
                 return False
         return True
 
