@@ -176,6 +176,8 @@ class Job:
         cores = self._spark.sparkContext.defaultParallelism
         self._spark.conf.set("spark.sql.shuffle.partitions", str(cores))
         self._bound, self._writers = _declared(self._config, self._log, self._stopping)
+        # With many of them it takes a while.
+        _LOG.info("checking expressions", aggregates=len(self._bound))
         require_computable(self._spark, self._bound, self._config.source.conninfo)
         self._bound = [by_minute(each, self._spark) for each in self._bound]
         for writer in self._writers:
