@@ -64,7 +64,8 @@ _ASYNC = {
 }
 _LOOK_EVERY_S = 0.5
 _AWAY_LOOK_S = 0.1
-# A partition that is added has an identity of its own, and what it leaves out is not seen.
+# A partition that is added has an identity of its own, and a table may leave the publication: what
+# is left out then is not seen.
 _SOURCES_EVERY_S = 30.0
 _FEW_SHARES = 3
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
