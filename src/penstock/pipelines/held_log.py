@@ -31,6 +31,10 @@ class LeftConsumer:
     behind_bytes: int
 
     @property
+    def aggregate(self) -> str:
+        return self.name.removeprefix(_PREFIX)
+
+    @property
     def problem(self) -> str:
         return (
             f"the change log keeps everything after {self.applied_lsn} for consumer {self.name}, "

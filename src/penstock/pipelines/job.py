@@ -175,7 +175,8 @@ class Job:
         """Who holds the log back and is no longer declared: nobody else would look."""
         with suppress(LogError, OSError):  # what is wrong there is told when it is written to
             for each in left_consumers(self._config.aggregate, self._log):
-                _LOG.warning("log held back", problem=each.problem, remedy=each.remedy)
+                told = {"problem": each.problem, "remedy": each.remedy}
+                _LOG.warning("log held back", aggregate=each.aggregate, **told)
 
     def _prepare(self, stack: ExitStack) -> None:
         # First of all: who seeds uses the session as soon as there is a thread for it.

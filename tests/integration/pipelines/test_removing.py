@@ -98,6 +98,7 @@ def test_doctor_and_the_job_tell_which_consumer_has_no_aggregate_any_more(
     assert warning == {
         "log_level": "warning",
         "event": "log held back",
+        "aggregate": "old_counts",
         "problem": finding.what,
         "remedy": finding.fix,
     }
