@@ -32,6 +32,7 @@ from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.bookkeeping import Progress, keep, read_progress, skipped_json
 from penstock.pipelines.grouping_told import OnGrouping
+from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import is_locked, try_lock
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
@@ -191,11 +192,6 @@ def _nothing(aggregate: AggregateConfig) -> Truth:
     dimensions = {name: pa.array([], pa.string()) for name in aggregate.dimensions}
     measures = {name: pa.array([], pa.int64()) for name in aggregate.measures}
     return Truth(pa.table(dimensions | measures), Counter())
-
-
-def consumer_of(aggregate: str) -> str:
-    """Under which name the log keeps what an aggregate still needs."""
-    return f"aggregate-{aggregate}"
 
 
 def begin(

@@ -30,12 +30,12 @@ from penstock.pipelines.binding import Bound
 from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
 from penstock.pipelines.comparing import compare_sql
 from penstock.pipelines.grouping_told import OnGrouping
+from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.keys import parted
 from penstock.pipelines.locks import wait_for_lock
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.parking import waiting
-from penstock.pipelines.seeding import consumer_of
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import SourceSnapshot, source_snapshot
 from penstock.pipelines.sums import arrays, rolled_up

@@ -30,11 +30,12 @@ from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
 from penstock.pipelines.bookkeeping import Progress, keep, read_progress
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.passing import passes
 from penstock.pipelines.ready import require_targets
-from penstock.pipelines.seeding import begin, consumer_of, hold
+from penstock.pipelines.seeding import begin, hold
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
 from penstock.postgres.connect import connect_unlimited
