@@ -22,6 +22,7 @@ from penstock.pipelines.sums import Amounts, Key, added
 # The second try comes after so long, each further one after twice as long, up to a minute.
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
+_MOST_DOUBLED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def park(
     negative: bool,
 ) -> None:
     for each in parked:
-        wait_s = min(_FIRST_RETRY_S * 2 ** (each.attempts - 1), _LAST_RETRY_S)
+        wait_s = pause_s(each.attempts)
         connection.execute(
             "INSERT INTO penstock.parked"
             " (aggregate, target, key, digest, deltas, reason, is_negative, attempts, retry_at)"
@@ -133,6 +134,17 @@ def park(
                 _key_json(target, each.key),
             ],
         )
+
+
+def pause_s(attempts: int) -> float:
+    """Until a key is tried again that was refused so often.
+
+    >>> [pause_s(attempts) for attempts in (1, 2, 6, 7, 5000)]
+    [1.0, 2.0, 32.0, 60.0, 60.0]
+    """
+    # A key that is refused for days has been tried thousands of times: 2.0 ** 1024 is no float.
+    doubled = 2.0 ** min(attempts - 1, _MOST_DOUBLED)
+    return min(_FIRST_RETRY_S * doubled, _LAST_RETRY_S)
 
 
 def _key(target: TargetTable, key: Mapping[str, Any]) -> Key:

@@ -72,6 +72,21 @@ def test_a_refused_key_that_cancels_out_is_forgotten(database18: Database) -> No
         assert (follower.shown(), follower.parked()) == ({}, [])
 
 
+def test_a_key_that_is_refused_for_days_is_still_tried_each_minute(
+    database18: Database,
+) -> None:  # M5.4
+    with_tables(database18, *WITH_SERVICES)
+    with Follower(database18) as follower:
+        follower.add({MISSING: 5})
+        database18.run("UPDATE penstock.parked SET attempts = 5000")
+        follower.make_due()
+        assert follower.add({("s1", "a"): 1}).parked == 1
+        assert database18.rows(
+            "SELECT attempts, retry_at - now() BETWEEN '30 s' AND '60 s' FROM penstock.parked"
+        ) == [(5001, True)]
+        assert follower.shown() == {("s1", "a"): 1}
+
+
 def test_a_clamp_of_what_is_tried_between_batches_is_counted_too(
     database18: Database,
 ) -> None:  # M5.4
