@@ -19,7 +19,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg import errors as pg
 
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
@@ -28,6 +27,7 @@ from penstock.pipelines.deciding import Covered, Decision, decide
 from penstock.pipelines.keys import as_held
 from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
 from penstock.pipelines.parking import Parked, park, take_back, waiting
+from penstock.pipelines.refusing import reason, refuses
 from penstock.pipelines.staging import Staged
 from penstock.pipelines.sums import Amounts, Key, arrays, by_nulls, rolled_up
 
@@ -224,9 +224,9 @@ def _add(
         if _refusal(connection, partial(merge, amounts)) is None:
             continue
         amounts = as_held(connection, target, amounts)
-        for key, reason in _refused(connection, amounts, merge):
+        for key, why in _refused(connection, amounts, merge):
             tried = merged.attempts.get(key, 0) + 1
-            refused.append(Parked(key, amounts[key], tried, reason))
+            refused.append(Parked(key, amounts[key], tried, why))
     park(connection, aggregate.name, target, refused, negative=False)
     if aggregate.seeded:
         park(connection, aggregate.name, target, negative, negative=True)
@@ -261,11 +261,11 @@ def _refused(
     merge: Callable[[dict[Key, Amounts]], None],
 ) -> Iterator[tuple[Key, str]]:
     """All at once; if the target refuses one, by halves until it is alone. Those refused."""
-    if (reason := _refusal(connection, partial(merge, amounts))) is None:
+    if (why := _refusal(connection, partial(merge, amounts))) is None:
         return
     keys = list(amounts)
     if len(keys) == 1:
-        yield keys[0], reason
+        yield keys[0], why
         return
     half = len(keys) // 2
     for some in (keys[:half], keys[half:]):
@@ -277,14 +277,8 @@ def _refusal(connection: psycopg.Connection[Any], merge: Callable[[], None]) -> 
     try:
         with connection.transaction():
             merge()
-    # Among the limits of the program: a key may be too long for the index that it needs. A trigger
-    # of the user's raises what it likes, most often this.
-    except (pg.IntegrityError, pg.DataError, pg.ProgramLimitExceeded, pg.RaiseException) as error:
-        return _reason(error)
+    except psycopg.Error as error:
+        if not refuses(error):
+            raise
+        return reason(error)
     return None
-
-
-def _reason(error: psycopg.Error) -> str:
-    """Without the server's text, which quotes values."""
-    kind = type(error).__name__
-    return f"{kind}: {error.diag.constraint_name}" if error.diag.constraint_name else kind
