@@ -23,6 +23,7 @@ from penstock.errors import (
     LogNotWritten,
     LogRetired,
     NotSeeded,
+    PenstockError,
     PipelineFenced,
 )
 from penstock.lsn import ZERO, Lsn
@@ -153,9 +154,7 @@ class Writer(Closing):
             if not passes(error):
                 raise
             _LOG.warning(
-                "target not written, trying again",
-                aggregate=self.name,
-                error=type(error).__name__,
+                "target not written, trying again", aggregate=self.name, **_told_of(error)
             )
             self._leave(error)
             return None
@@ -178,9 +177,7 @@ class Writer(Closing):
         except Exception as error:
             if not passes(error):
                 raise
-            _LOG.warning(
-                "parked keys not looked at", aggregate=self.name, error=type(error).__name__
-            )
+            _LOG.warning("parked keys not looked at", aggregate=self.name, **_told_of(error))
             # Not as with a batch: nothing is missed.
             self._look_at = time.monotonic() + _LOOK_AGAIN_S
         finally:
@@ -220,8 +217,11 @@ class Writer(Closing):
     def _tell_keys(self, applied: Applied) -> None:
         if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
-        if applied.below_zero:
+        if applied.below_zero and self.config.seed:
             _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
+        elif applied.below_zero:
+            # As it should be: rows go that were there before it began to count.
+            _LOG.info("counts kept at zero", aggregate=self.name, keys=applied.below_zero)
 
     def _connected(self) -> tuple[psycopg.Connection[Any], Aggregate]:
         connection = self._connection
@@ -356,6 +356,16 @@ class Writer(Closing):
             _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))
         else:
             self._registered_lsn = position
+
+
+def _told_of(error: Exception) -> dict[str, str]:
+    """Our own errors hold no value of a row; what a server says may."""
+    kind = {"error": type(error).__name__}
+    if isinstance(error, PenstockError):
+        return {**kind, "problem": error.problem}
+    if isinstance(error, psycopg.Error) and error.sqlstate is not None:
+        return {**kind, "sqlstate": error.sqlstate}
+    return kind
 
 
 @contextmanager
