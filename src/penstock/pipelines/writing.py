@@ -36,9 +36,9 @@ from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.passing import passes
 from penstock.pipelines.ready import require_targets
 from penstock.pipelines.seeding import begin, consumer_of, hold
+from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
-from penstock.postgres.connect import connect_unlimited
 from penstock.sections import Dsn
 
 _LOG = structlog.get_logger()
@@ -153,9 +153,7 @@ class Writer(Closing):
         except Exception as error:
             if not passes(error):
                 raise
-            _LOG.warning(
-                "target not written, trying again", aggregate=self.name, **_told_of(error)
-            )
+            _LOG.warning("target not written, trying again", aggregate=self.name, **_told_of(error))
             self._leave(error)
             return None
         self._note(applied, covered.end)
@@ -237,7 +235,7 @@ class Writer(Closing):
         return connection, self._aggregate
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return connect_unlimited(self.dsn, lock_timeout_s=_WAIT_S)
+        return connect_target(self.dsn, lock_timeout_s=_WAIT_S)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""

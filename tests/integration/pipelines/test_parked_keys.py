@@ -231,13 +231,13 @@ def test_what_passes_or_is_wrong_for_all_keys_parks_none(
         assert int(follower.progress().applied_lsn) == 100
 
 
-def trigger(raised: str) -> tuple[str, ...]:
+def trigger(raised: str) -> tuple[str, str]:
     """Which raises something for one of the keys."""
+    body = f"BEGIN {raised} RETURN NEW; END"
+    when = f"BEFORE INSERT OR UPDATE ON stats FOR EACH ROW WHEN (NEW.status = '{B[1]}')"
     return (
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
-        f" $$BEGIN {raised} RETURN NEW; END$$",
-        "CREATE TRIGGER refused BEFORE INSERT OR UPDATE ON stats FOR EACH ROW"
-        f" WHEN (NEW.status = '{B[1]}') EXECUTE FUNCTION refuse()",
+        f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${body}$$",
+        f"CREATE TRIGGER refused {when} EXECUTE FUNCTION refuse()",
     )
 
 

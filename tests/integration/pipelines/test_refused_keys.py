@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import date
 from typing import Any
 
 import pytest
@@ -57,6 +58,25 @@ def test_a_refused_key_is_tried_again_although_nothing_comes(refusing: Job) -> N
         assert job.apply(writer, 0, {A: 9}) == Applied("skip")
         assert job.apply(writer, 1, {REFUSED: 1}) == Applied("apply", changes=1)
     assert job.shown() == {A: 1, REFUSED: 6}
+
+
+@on_18
+def test_a_parked_date_is_the_same_whatever_a_database_is_set_to_meanwhile(
+    refusing: Job,
+) -> None:  # M5.4
+    job = refusing
+    style = f'ALTER DATABASE "{job.database.name}" SET datestyle = '
+    job.database.run("ALTER TABLE stats ALTER status TYPE date USING NULL", style + "'SQL, MDY'")
+    with job.writer() as writer:
+        job.apply(writer, 0, {("missing", "2026-03-04"): 5})
+    job.database.run(
+        style + "'SQL, DMY'",
+        "INSERT INTO services VALUES ('missing')",
+        "UPDATE penstock.parked SET retry_at = now()",
+    )
+    with job.writer() as writer:
+        assert tried(job, writer) is None
+    assert job.shown() == {("missing", date(2026, 3, 4)): 5}
 
 
 def tried(job: Job, writer: Writer) -> int | None:

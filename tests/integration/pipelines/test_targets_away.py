@@ -247,7 +247,7 @@ def test_a_target_that_is_away_at_first_is_claimed_when_it_comes(
         def away(*_: object, **__: object) -> None:
             raise SourceUnavailable("the server is away", remedy="Start it")
 
-        patch.setattr(writing, "connect_unlimited", away)
+        patch.setattr(writing, "connect_target", away)
         late = job.writer().__enter__()
         assert isinstance(late.away, SourceUnavailable)
         late._try_at = 0.0
