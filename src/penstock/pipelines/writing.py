@@ -51,6 +51,8 @@ _REGISTER_EVERY_S = 1.0
 # repairs may have parked some.
 _LOOK_SOONEST_S = 1.0
 _LOOK_LATEST_S = 60.0
+# More may be due than are tried at once; a batch may come between.
+_GO_ON_S = 0.2
 # If the target is away or locked.
 _LOOK_AGAIN_S = 10.0
 
@@ -186,9 +188,12 @@ class Writer(Closing):
         due_s = next_try_s(connection, self.name)
         if due_s is None:
             due_s = _LOOK_LATEST_S
-        elif due_s <= 0:
-            self._tell_keys(retry(connection, aggregate, self._log_id))
         pause_s = min(max(due_s, _LOOK_SOONEST_S), _LOOK_LATEST_S)
+        if due_s <= 0:
+            tried = retry(connection, aggregate, self._log_id)
+            self._tell_keys(tried)
+            if tried.decision == "apply":
+                pause_s = _GO_ON_S
         self._look_at = time.monotonic() + pause_s
 
     def _leave(self, error: Exception) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from penstock.errors import (
     PipelineFenced,
 )
-from penstock.pipelines import writing
+from penstock.pipelines import applying, writing
 from penstock.pipelines.applying import Applied
 from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.writing import Writer
@@ -84,6 +84,25 @@ def tried(job: Job, writer: Writer) -> int | None:
     writer.retry()
     waiting = job.database.rows("SELECT attempts FROM penstock.parked")
     return waiting[0][0] if waiting else None
+
+
+@on_18
+def test_what_is_more_than_one_retry_takes_is_tried_soon_after(
+    refusing: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.4
+    monkeypatch.setattr(applying, "_MOST_DUE", 2)
+    monkeypatch.setattr(writing, "_LOOK_SOONEST_S", 3600.0)
+    job = refusing
+    deltas = {("missing", status): 1 for status in "abcde"}
+    with job.writer() as writer:
+        job.apply(writer, 0, deltas)
+        job.database.run(
+            "INSERT INTO services VALUES ('missing')", "UPDATE penstock.parked SET retry_at = now()"
+        )
+        writer.retry()
+        assert len(job.shown()) == 2
+        eventually(lambda: tried(job, writer) is None, "all are shown")
+    assert job.shown() == deltas
 
 
 @on_18
