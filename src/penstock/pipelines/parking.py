@@ -88,7 +88,8 @@ ON CONFLICT (aggregate, target, digest) DO UPDATE
    SET deltas = (SELECT jsonb_object_agg(
                             name, (coalesce(p.deltas->>name, '0')::numeric + more::numeric)::text)
                    FROM jsonb_each_text(excluded.deltas) AS added (name, more)),
-       is_negative = p.is_negative AND excluded.is_negative
+       is_negative = p.is_negative AND excluded.is_negative,
+       reason = CASE WHEN p.is_negative THEN excluded.reason ELSE p.reason END
 """  # noqa: S608 - our own words
 
 

@@ -38,9 +38,12 @@ def sift(
     refused it is a try for each.
     """
     refused: list[tuple[T, str]] = []
+    size = len(things)
     if len(things) >= _MANY:
-        things = _not_in_parts(things, refusal, tries)
-    at, size = 0, max(len(things) // 2, 1)
+        size = -(-len(things) // _PARTS)
+        things = _not_in_parts(things, size, refusal, tries)
+    # What was as large as that was refused.
+    at, size = 0, max(size // 2, 1)
     while at < len(things) and next(tries, None) is not None:
         some = things[at : at + size]
         reason = refusal(some)
@@ -55,10 +58,12 @@ def sift(
 
 
 def _not_in_parts(
-    things: Sequence[T], refusal: Callable[[Sequence[T]], str | None], tries: Iterator[int]
+    things: Sequence[T],
+    size: int,
+    refusal: Callable[[Sequence[T]], str | None],
+    tries: Iterator[int],
 ) -> list[T]:
     left: list[T] = []
-    size = -(-len(things) // _PARTS)
     for at in range(0, len(things), size):
         some = things[at : at + size]
         if next(tries, None) is None or refusal(some) is not None:
