@@ -39,9 +39,9 @@ from penstock.pipelines.parking import waiting
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import SourceSnapshot, source_snapshot
 from penstock.pipelines.sums import arrays, rolled_up
+from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import true_sums
-from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.slots import read_slot
 
 # Capture is milliseconds behind the server, if it runs.
@@ -133,7 +133,7 @@ def verify(
     log = LogReader(config.log.path)
     with (
         consumers.held(log.storage, "verify", str(log.identity.log_id), _needed(log, aggregate)),
-        connect_unlimited(aggregate.conninfo(config.source.conninfo)) as target,
+        connect_target(aggregate.conninfo(config.source.conninfo)) as target,
         usable(aggregate.name),
     ):
         if repair:
