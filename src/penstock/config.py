@@ -1,8 +1,9 @@
 """The configuration: `penstock.toml`, the environment and flags in; one checked object out.
 
-Flags win over the environment, the environment over the file, the file over the defaults. Every
-key can be given as `PENSTOCK_<SECTION>_<KEY>`; that is where secrets belong. Each value remembers
-where it came from, so that an error can name the file and key, or the variable, to correct.
+Flags win over the environment, the environment over the file, the file over the defaults. Keys of
+single sections can be given as `PENSTOCK_<SECTION>_<KEY>`, and `target_dsn` of aggregates: that is
+where secrets belong. Each value remembers where it came from, so that an error can name the file
+and key, or the variable, to correct.
 """
 
 from __future__ import annotations

@@ -85,6 +85,11 @@ class AggregateSource(Section):
     def rules(self) -> frozenset[str]:
         return frozenset(rule for rule in RULES if getattr(self, rule))
 
+    @property
+    def rows_count(self) -> bool:
+        """Seeding and `verify` read its rows; without, only its changes count, or nothing does."""
+        return self.insert
+
     def names(self, column: str) -> tuple[str, ...]:
         """What a column may be called in the table."""
         return self.aliases.get(column, (column,))

@@ -540,7 +540,9 @@ class SchemaMismatch(PipelineError):
 
 
 class InputUnfit(PipelineError):
-    """A column that an aggregate reads is missing, is not sent, or cannot be counted or summed."""
+    """A table or column that an aggregate reads is missing, is not sent, or cannot be counted or
+    summed.
+    """
 
 
 class OldValuesMissing(PipelineError):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,10 +17,9 @@ from support.capturing import capture_config
 from support.database import Database
 from support.disk import small_disk
 from support.jobs import caught_up
-from support.marks import lines_by_pid
 from support.notify import AGGREGATE, LIVE, SCHEMA, differences, notify_config, working
 from support.oracle import Mirror
-from support.processes import PenstockProcess, started
+from support.processes import ProcessFamily, started
 from support.repeats import SOAK
 from support.waiting import eventually
 from support.workload import insert_items, prepare
@@ -49,18 +46,13 @@ MOMENTS = (
 )
 
 
-class RunProcess(PenstockProcess):
+class RunProcess(ProcessFamily):
     """`penstock run`, and the processes that it starts."""
 
     def __init__(
         self, config: Config, directory: Path, scratch: Path, *, impatient: bool = False
     ) -> None:
-        environ = {"TMPDIR": str(scratch)}
-        super().__init__("run", config, directory, environ=environ, impatient=impatient)
-        self._scratch = scratch
-
-    def family(self) -> dict[int, str]:
-        return lines_by_pid(str(self._scratch))
+        super().__init__("run", config, directory, scratch, impatient=impatient)
 
     def pid(self, name: str) -> int:
         """Of the newest, for one that was killed may not have been buried yet."""
@@ -69,20 +61,9 @@ class RunProcess(PenstockProcess):
         assert found, self.family()
         return max(found)
 
-    def all_gone(self) -> None:
-        eventually(lambda: not self.family(), "no process is left", within_s=30)
-
     def ctrl_c(self) -> int:
         self._running().send_signal(signal.SIGINT)
         return self._running().wait(30)
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """Spark's sockets are there, whose names are limited."""
-    directory = Path(tempfile.mkdtemp(prefix="penstock-t-"))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_every_process_is_killed_in_turn_and_together(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.config import Config
+from support.marks import lines_by_pid
 from support.waiting import eventually
 
 _PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -102,6 +103,31 @@ class PenstockProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "start it first"
         return self._process
+
+
+class ProcessFamily(PenstockProcess):
+    """A service that starts processes of its own, found by the folder that all of them write to."""
+
+    def __init__(
+        self,
+        command: str,
+        config: Config,
+        directory: Path,
+        scratch: Path,
+        *,
+        impatient: bool = False,
+    ) -> None:
+        environ = {"TMPDIR": str(scratch)}
+        super().__init__(command, config, directory, environ=environ, impatient=impatient)
+        self._scratch = scratch
+
+    def family(self) -> dict[int, str]:
+        """The command lines of all of them, by their numbers."""
+        return lines_by_pid(str(self._scratch))
+
+    def all_gone(self) -> None:
+        """Nobody ends those that were left: they notice that they are alone."""
+        eventually(lambda: not self.family(), "no process is left", within_s=30)
 
 
 @contextmanager

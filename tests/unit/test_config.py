@@ -194,6 +194,29 @@ def test_tables_are_not_taken_from_the_environment(file: Path) -> None:
     assert "Tables belong in the file" in error.remedy
 
 
+def test_the_document_names_all_keys_that_the_environment_may_hold(file: Path) -> None:  # M7.4
+    (sentence,) = re.findall(r"Every key\sof (.*?) can be given", DOCUMENT.read_text(), re.DOTALL)
+    named, left_out = sentence.split(" except ")
+    assert left_out == "`tables`"
+    aggregate = '[[aggregate]]\nname = "a"\nsources = ["t"]\ndimensions = ["d"]\ntargets = ["c"]'
+    file.write_text(f"{SOURCE}{aggregate}")
+
+    def heeded(variable: str) -> bool:
+        """An empty text is no value that a key could have."""
+        try:
+            return load(file, environ={variable: ""}) != load(file, environ={})
+        except ConfigError:
+            return True
+
+    for section, field in Config.model_fields.items():
+        model = AggregateConfig if section == "aggregate" else field.annotation
+        assert model is not None
+        keys = set(model.model_fields) - {"tables"}
+        prefix = f"PENSTOCK_{section}_" + ("a_" if section == "aggregate" else "")
+        by_variable = {key for key in keys if heeded(f"{prefix}{key}".upper())}
+        assert by_variable == (keys if f"`[{section}]`" in named else {"target_dsn"})
+
+
 def test_variables_of_other_programs_are_left_alone(file: Path) -> None:
     file.write_text(SOURCE)
     assert load(file, environ={"PENSTOCK_CI_TOKEN": "x", "HOME": "/"}).source.slot == "penstock"

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, SlotLimitReached
 from penstock.ops.capture_role import capture_role_name
 from penstock.ops.checks.aggregates import check_aggregates, check_expressions
 from penstock.ops.checks.files import check_file
+from penstock.ops.checks.log import check_left_consumers
 from penstock.ops.checks.publication import check_publication
 from penstock.ops.checks.server import PluginProbe, check_role, check_server, check_wal2json
 from penstock.ops.checks.slot import check_slot_facts
@@ -27,9 +28,10 @@ from penstock.ops.checks.tables import check_tables
 from penstock.ops.destinations import Destination, read_destination
 from penstock.ops.facts import SourceFacts, read_facts
 from penstock.ops.findings import Finding, from_error, worst_first
-from penstock.ops.our_log import our_log_id
+from penstock.ops.our_log import held_for_nobody, our_log_id
 from penstock.ops.setup import connect_for_setup
 from penstock.ops.tools import ToolFacts, check_tools, read_tools
+from penstock.pipelines.held_log import LeftConsumer
 from penstock.postgres.connect import connect
 
 # A slot whose plugin is there waits for open transactions; we do not.
@@ -57,6 +59,8 @@ class Gathered:
     log_id: uuid.UUID | None = None
     # By aggregate, what Spark says about its expressions; an error: Spark could not be asked.
     expressions: Expressions | PenstockError = field(default_factory=dict)
+    # Consumers of the log that belong to no declared aggregate.
+    left: Sequence[LeftConsumer] = ()
 
 
 def diagnose(
@@ -78,6 +82,7 @@ def examine(config: Config, gathered: Gathered) -> list[Finding]:
 
 def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
     yield from check_tools(gathered.tools, needed=bool(config.aggregate))
+    yield from check_left_consumers(config.log, gathered.left)
     facts, source = gathered.source, config.source
     if isinstance(facts, PenstockError):
         why = "Nothing else about the server can be checked."
@@ -154,6 +159,7 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
         destinations,
         our_log_id(config),
         expressions,
+        held_for_nobody(config),
     )
 
 

@@ -124,8 +124,7 @@ def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
             table=name,
         )
     if not table.publishable:
-        unlogged = table.persistence == "unlogged"
-        kind = "system table" if table.system else "unlogged table" if unlogged else table.kind
+        kind = table.spelled_kind
         raise NotPublishable(
             f"{name} cannot be published ({kind}): its changes are not in the logical WAL",
             remedy="Remove it from `tables` in [source]"

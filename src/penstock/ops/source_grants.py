@@ -61,7 +61,7 @@ def _read(
     read: dict[TableName, dict[str, None]] = {}
     for aggregate in aggregates:
         for source, table in counting_sources(aggregate, facts.tables):
-            if aggregate.seed and "insert" in source.rules and table.name in facts.readable:
+            if aggregate.seed and source.rows_count and table.name in facts.readable:
                 found = (input_column(source, table, name) for name in aggregate.inputs)
                 columns = (column.name for column in found if column is not None)
                 read.setdefault(table.name, {}).update(dict.fromkeys(columns))

@@ -12,14 +12,13 @@ anybody looks, however often it is tried; the position stays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg import errors as pg
 
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
@@ -27,11 +26,22 @@ from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
 from penstock.pipelines.deciding import Covered, Decision, decide
 from penstock.pipelines.keys import as_held
 from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
-from penstock.pipelines.parking import Parked, park, take_back, waiting
+from penstock.pipelines.parking import Parked, is_any_waiting, park, take_back
+from penstock.pipelines.refusing import reason, refuses
+from penstock.pipelines.sifting import sift
 from penstock.pipelines.staging import Staged
 from penstock.pipelines.sums import Amounts, Key, arrays, by_nulls, rolled_up
 
 NEGATIVE = "the sum is below zero"
+UNTRIED = "not tried yet: too many others are refused"
+# How often a target is asked which of its keys it refuses: it takes milliseconds each time, and the
+# next batch waits meanwhile. Keys that are not come to are parked untried: tables and parked keys
+# add up all the same, and those are shown a little later. A transaction that takes the longer the
+# more keys are refused would hold up all the others, and begin anew when it is broken off.
+_MOST_TRIES = 500
+# So many are tried again in one transaction, those first that are due for longest: each of them may
+# be refused again. The next transaction goes on with the others.
+_MOST_DUE = 250
 # A batch may come meanwhile, and what is not tried now is tried later.
 _RETRY_WAIT_S = 0.5
 
@@ -191,13 +201,15 @@ def _add_staged(
             sql = merge_sql(target, pattern, staging.source_sql(staged, target, pattern))
             negative.extend(_merge(connection, target, sql, [list(staged.parts)]))
 
-    if not waiting(connection, aggregate.name, target) and _refusal(connection, merge) is None:
+    is_alone = not is_any_waiting(connection, aggregate.name, target)
+    if is_alone and _refusal(connection, merge) is None:
         if aggregate.seeded:
             park(connection, aggregate.name, target, negative, negative=True)
         return 0, len(negative)
     refused = below_zero = 0
     for deltas in staging.portions(connection, staged, target):
-        some_refused, some_below = _add(connection, aggregate, target, deltas)
+        # What is due was tried with what came here, once for the batch.
+        some_refused, some_below = _add(connection, aggregate, target, deltas, retries=False)
         refused += some_refused
         below_zero += some_below
     return refused, below_zero
@@ -208,29 +220,53 @@ def _add(
     aggregate: Aggregate,
     target: TargetTable,
     deltas: dict[Key, Amounts],
+    *,
+    retries: bool = True,
 ) -> tuple[int, int]:
     """How many keys the target refused, and how many counts would have been below zero."""
-    merged = take_back(connection, aggregate.name, target, deltas)
+    most_due = _MOST_DUE if retries else 0
+    merged = take_back(connection, aggregate.name, target, deltas, most_due)
     refused: list[Parked] = []
     negative: list[Parked] = []
-    width = len(target.dimensions) + len(target.measures)
-    for pattern, keys in by_nulls(list(merged.now)).items():
+    tries = iter(range(_MOST_TRIES))
+    # What was refused before comes last: it is refused again, most often, and leaves the others
+    # their tries.
+    fresh = by_nulls([key for key in merged.now if key not in merged.before])
+    again = by_nulls([key for key in merged.now if key in merged.before])
+    for pattern, keys in (*fresh.items(), *again.items()):
         sql = merge_sql(target, pattern, arrays_sql(target))
-
-        def merge(some: dict[Key, Amounts], sql: str = sql) -> None:
-            negative.extend(_merge(connection, target, sql, arrays(some, width)))
-
+        merge = partial(_merge_some, connection, target, sql, negative)
         amounts = {key: merged.now[key] for key in keys}
-        if _refusal(connection, partial(merge, amounts)) is None:
+        if merge(list(amounts.items())) is None:
             continue
         amounts = as_held(connection, target, amounts)
-        for key, reason in _refused(connection, amounts, merge):
-            tried = merged.attempts.get(key, 0) + 1
-            refused.append(Parked(key, amounts[key], tried, reason))
+        found = sift(list(amounts.items()), merge, tries)
+        for (key, amount), why in found.refused:
+            attempts, _ = merged.before.get(key, (0, ""))
+            refused.append(Parked(key, amount, attempts + 1, why))
+        for key, amount in found.untried:
+            attempts, why = merged.before.get(key, (0, UNTRIED))
+            refused.append(Parked(key, amount, attempts, why, tried=False))
     park(connection, aggregate.name, target, refused, negative=False)
     if aggregate.seeded:
         park(connection, aggregate.name, target, negative, negative=True)
     return len(refused), len(negative)
+
+
+def _merge_some(
+    connection: psycopg.Connection[Any],
+    target: TargetTable,
+    sql: str,
+    negative: list[Parked],
+    some: Sequence[tuple[Key, Amounts]],
+) -> str | None:
+    """Why the target takes none of it, or None: it has all, but for what is added to `negative`."""
+    width = len(target.dimensions) + len(target.measures)
+
+    def merge() -> None:
+        negative.extend(_merge(connection, target, sql, arrays(dict(some), width)))
+
+    return _refusal(connection, merge)
 
 
 def _merge(
@@ -255,36 +291,13 @@ def _merge(
     return below
 
 
-def _refused(
-    connection: psycopg.Connection[Any],
-    amounts: dict[Key, Amounts],
-    merge: Callable[[dict[Key, Amounts]], None],
-) -> Iterator[tuple[Key, str]]:
-    """All at once; if the target refuses one, by halves until it is alone. Those refused."""
-    if (reason := _refusal(connection, partial(merge, amounts))) is None:
-        return
-    keys = list(amounts)
-    if len(keys) == 1:
-        yield keys[0], reason
-        return
-    half = len(keys) // 2
-    for some in (keys[:half], keys[half:]):
-        yield from _refused(connection, {key: amounts[key] for key in some}, merge)
-
-
 def _refusal(connection: psycopg.Connection[Any], merge: Callable[[], None]) -> str | None:
     """Why the target takes none of it, or None: it has all."""
     try:
         with connection.transaction():
             merge()
-    # Among the limits of the program: a key may be too long for the index that it needs. A trigger
-    # of the user's raises what it likes, most often this.
-    except (pg.IntegrityError, pg.DataError, pg.ProgramLimitExceeded, pg.RaiseException) as error:
-        return _reason(error)
+    except psycopg.Error as error:
+        if not refuses(error):
+            raise
+        return reason(error)
     return None
-
-
-def _reason(error: psycopg.Error) -> str:
-    """Without the server's text, which quotes values."""
-    kind = type(error).__name__
-    return f"{kind}: {error.diag.constraint_name}" if error.diag.constraint_name else kind

@@ -4,14 +4,14 @@ them. Pure; set-up refuses what doctor reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.decode.types import TEXT, Kind, ValueType, common_type, named_type
 from penstock.errors import InputUnfit, PenstockError
 from penstock.names import TableName, quote
 from penstock.postgres.column_types import BaseType
-from penstock.postgres.publications import OPERATIONS, PublicationFacts
+from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.tables import Column, TableFacts
 
 INTEGERS = ("int2", "int4", "int8")
@@ -85,25 +85,50 @@ def input_errors(
     major: int,
 ) -> Iterator[PenstockError]:
     """All that is wrong; `publication` is ours, as it is or as set-up will make it."""
+    for _, unsent in unsent_errors([aggregate], tables, publication, major):
+        yield unsent
     for source, table in counting_sources(aggregate, tables):
-        for what, remedy in _not_all_sent(aggregate, source, table, publication):
-            about = f"aggregate {aggregate.name} counts rows of {table.name}"
-            yield InputUnfit(f"{about}, {what}", remedy=remedy, table=table.name)
         for name in aggregate.inputs:
             column = input_column(source, table, name)
             if column is None:
                 yield _missing(aggregate, source, name)
                 continue
-            about = f"aggregate {aggregate.name} reads column {column.name} of {table.name}"
-            facts = {"table": table.name, "column": column.name}
             for what, remedy in (
-                *_not_sent(column, table, publication, major),
                 *(_not_summed(column) if name in aggregate.summed else ()),
                 *(_not_grouped(column) if _is_dimension(aggregate, name) else ()),
             ):
-                yield InputUnfit(f"{about}, {what}", remedy=remedy, **facts)
+                yield _unfit(aggregate, table, column, what, remedy)
     for name in aggregate.inputs:
         yield from _not_together(aggregate, tables, name)
+
+
+def unsent_errors(
+    aggregates: Sequence[AggregateConfig],
+    tables: Mapping[TableName, TableFacts],
+    publication: PublicationFacts,
+    major: int,
+) -> Iterator[tuple[AggregateConfig, InputUnfit]]:
+    """What the publication leaves out of its tables, and which aggregate counts it: changes that
+    never reach the log, so that nobody would notice that they are missing.
+
+    The remedy for a table holds for all of these aggregates.
+    """
+    for aggregate in aggregates:
+        for source, table in counting_sources(aggregate, tables):
+            for what, remedy in _not_all_sent(aggregate, source, table, publication, aggregates):
+                about = f"aggregate {aggregate.name} counts rows of {table.name}"
+                yield aggregate, InputUnfit(f"{about}, {what}", remedy=remedy, table=table.name)
+            for name in aggregate.inputs:
+                if (column := input_column(source, table, name)) is not None:
+                    for what, remedy in _not_sent(column, table, publication, major, aggregates):
+                        yield aggregate, _unfit(aggregate, table, column, what, remedy)
+
+
+def _unfit(
+    aggregate: AggregateConfig, table: TableFacts, column: Column, what: str, remedy: str
+) -> InputUnfit:
+    about = f"aggregate {aggregate.name} reads column {column.name} of {table.name}"
+    return InputUnfit(f"{about}, {what}", remedy=remedy, table=table.name, column=column.name)
 
 
 def _not_together(
@@ -141,8 +166,8 @@ def _not_all_sent(
     source: AggregateSource,
     table: TableFacts,
     publication: PublicationFacts,
+    aggregates: Sequence[AggregateConfig],
 ) -> Iterator[tuple[str, str]]:
-    """Changes that never reach the log: nobody would notice that they are missing."""
     name = quote(publication.name)
     # One that was seeded is wrong after a truncate that it has not heard of.
     needed = source.rules | ({"truncate"} if aggregate.seed else set())
@@ -151,7 +176,7 @@ def _not_all_sent(
             f'and publication "{publication.name}" does not send {", ".join(missing)}',
             f"Run: ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')",
         )
-    yield from sent_elsewhere(table, publication)
+    yield from _sent_elsewhere(table, publication)
     held = publication.entry(table)
     if aggregate.seed and held is not None and held.row_filter:
         # The log has rows that come and go where they cross the filter; the table has all.
@@ -161,14 +186,43 @@ def _not_all_sent(
                 f"{held.row_filter}, while seeding counts all"
             ),
             (
-                f"Run: BEGIN; ALTER PUBLICATION {name} DROP TABLE {held.name.sql}; "
-                f"ALTER PUBLICATION {name} ADD TABLE {held.name.sql}; COMMIT; and give the "
+                f"Run: {_published_anew(table, held, publication, aggregates)}; and give the "
                 "aggregate a filter instead. Or count only what changes from now on: seed = false"
             ),
         )
 
 
-def sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator[tuple[str, str]]:
+def _published_anew(
+    table: TableFacts,
+    held: PublishedTable,
+    publication: PublicationFacts,
+    aggregates: Sequence[AggregateConfig],
+) -> str:
+    """The SQL that publishes a table with all that aggregates need of it, and else as it was."""
+    counting = [
+        (each, source)
+        for each in aggregates
+        for source, _ in counting_sources(each, {table.name: table})
+    ]
+    listed, rows = "", ""
+    if held.columns is not None:
+        read = (
+            input_column(source, table, name) for each, source in counting for name in each.inputs
+        )
+        sent = (
+            column.name for column in read if column is not None and column.generated != "virtual"
+        )
+        listed = f" ({', '.join(map(quote, dict.fromkeys((*held.columns, *sent))))})"
+    if held.row_filter and not any(each.seed for each, _ in counting):
+        rows = f" WHERE {held.row_filter}"
+    name, sql = quote(publication.name), held.name.sql
+    return (
+        f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {sql}; "
+        f"ALTER PUBLICATION {name} ADD TABLE {sql}{listed}{rows}; COMMIT"
+    )
+
+
+def _sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator[tuple[str, str]]:
     """Changes that reach the log under another name than the table's: nobody looks for them."""
     if publication.entry(table) is None:
         return
@@ -210,7 +264,11 @@ def _missing(aggregate: AggregateConfig, source: AggregateSource, name: str) -> 
 
 
 def _not_sent(
-    column: Column, table: TableFacts, publication: PublicationFacts, major: int
+    column: Column,
+    table: TableFacts,
+    publication: PublicationFacts,
+    major: int,
+    aggregates: Sequence[AggregateConfig],
 ) -> Iterator[tuple[str, str]]:
     name = quote(publication.name)
     held = publication.entry(table)
@@ -223,15 +281,10 @@ def _not_sent(
                 "make it STORED"
             ),
         )
-    elif listed is not None and column.name not in listed:
-        columns = ", ".join(map(quote, (*listed, column.name)))
-        rows = f" WHERE {held.row_filter}" if held is not None and held.row_filter else ""
+    elif held is not None and listed is not None and column.name not in listed:
         yield (
             f'which publication "{publication.name}" does not send',
-            (
-                f"Run: BEGIN; ALTER PUBLICATION {name} DROP TABLE {table.name.sql}; "
-                f"ALTER PUBLICATION {name} ADD TABLE {table.name.sql} ({columns}){rows}; COMMIT"
-            ),
+            f"Run: {_published_anew(table, held, publication, aggregates)}",
         )
     elif column.generated == "stored" and listed is None and not publication.generated_columns:
         instead = "read the columns that it is computed from, with an expression of Spark SQL"

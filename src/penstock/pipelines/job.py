@@ -26,6 +26,7 @@ from penstock.changelog.reader import LogReader, Position
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
 from penstock.errors import (
+    LogError,
     NotSeeded,
     PenstockError,
     QueryStopped,
@@ -39,6 +40,7 @@ from penstock.pipelines.deciding import Covered
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped, places
 from penstock.pipelines.grouping_told import Grouping
+from penstock.pipelines.held_log import left_consumers
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
 from penstock.pipelines.passing import may_pass
@@ -64,7 +66,8 @@ _ASYNC = {
 }
 _LOOK_EVERY_S = 0.5
 _AWAY_LOOK_S = 0.1
-# A partition that is added has an identity of its own, and what it leaves out is not seen.
+# A partition that is added has an identity of its own, and a table may leave the publication: what
+# is left out then is not seen.
 _SOURCES_EVERY_S = 30.0
 _FEW_SHARES = 3
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
@@ -152,6 +155,7 @@ class Job:
     def run(self) -> None:
         """Follow the log."""
         with ExitStack() as stack:
+            self._tell_left()
             self._prepare(stack)
             stack.enter_context(self._beside(self._seed_all, "seeding"))
             stack.enter_context(self._beside(self._retry_all, "retrying"))
@@ -167,6 +171,13 @@ class Job:
                     _LOG.error("stopping", reason=error.problem)
                     raise
 
+    def _tell_left(self) -> None:
+        """Who holds the log back and is no longer declared: nobody else would look."""
+        with suppress(LogError, OSError):  # what is wrong there is told when it is written to
+            for each in left_consumers(self._config.aggregate, self._log):
+                told = {"problem": each.problem, "remedy": each.remedy}
+                _LOG.warning("log held back", aggregate=each.aggregate, **told)
+
     def _prepare(self, stack: ExitStack) -> None:
         # First of all: who seeds uses the session as soon as there is a thread for it.
         with_meaning(self._spark)
@@ -176,6 +187,8 @@ class Job:
         cores = self._spark.sparkContext.defaultParallelism
         self._spark.conf.set("spark.sql.shuffle.partitions", str(cores))
         self._bound, self._writers = _declared(self._config, self._log, self._stopping)
+        # With many of them it takes a while.
+        _LOG.info("checking expressions", aggregates=len(self._bound))
         require_computable(self._spark, self._bound, self._config.source.conninfo)
         self._bound = [by_minute(each, self._spark) for each in self._bound]
         for writer in self._writers:
@@ -342,16 +355,18 @@ class Job:
         """A batch of few shares is summed up where it is read; to plan more takes longer than it
         saves, and keeps a core busy for a second when it comes for the first time.
 
-        By what has committed: a transaction of any size commits within a few bytes of WAL.
+        By what has committed: a transaction of any size commits within a few bytes of WAL. Each
+        aggregate may make a row of each of its changes, and all of them come to the driver.
         """
         waiting = 0
+        few = _FEW_SHARES * SHARE_BYTES / len(self._writers)
         for frame in self._log.frames(replace(self._seen, lsn=self._reached), self._log.end()):
             header = frame.header
             if header.complete_lsn <= self._reached:
                 self._seen = Position(header.complete_lsn, frame.segment, frame.end)
                 continue
             waiting += header.committed_bytes
-            if waiting >= _FEW_SHARES * SHARE_BYTES:
+            if waiting >= few:
                 return False
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.pipelines.sums import Amounts, Key, added
 # The second try comes after so long, each further one after twice as long, up to a minute.
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
+_MOST_DOUBLED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +31,66 @@ class Parked:
 
     key: Key
     amounts: Amounts
+    # How often it was refused, and why the last time.
     attempts: int
     reason: str
+    # Else it was not come to, and is due at once.
+    tried: bool = True
+
+    @property
+    def wait_s(self) -> float:
+        return pause_s(self.attempts) if self.tried else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What is to be tried now, and what goes on waiting."""
+    """What is to be tried now; what goes on waiting is not in it."""
 
     now: dict[Key, Amounts]
-    # How often each key has been refused.
-    attempts: Mapping[Key, int]
+    # Of those that were refused before: how often, and why.
+    before: Mapping[Key, tuple[int, str]]
+
+
+# Of the key as text, which is the same whoever wrote it.
+_DIGEST = "sha256(convert_to(key::text, 'UTF8'))"
+# Without locks: nobody else writes these rows while the aggregate's position is locked. Those below
+# zero are all looked at, also under another text of the key: they come right with their next delta
+# only.
+_TAKEN = f"""
+WITH due AS (
+    SELECT digest FROM penstock.parked
+     WHERE aggregate = %(aggregate)s AND target = %(target)s
+       AND NOT is_negative AND retry_at <= now()
+     ORDER BY retry_at LIMIT %(most)s
+), wanted AS (
+    SELECT {_DIGEST} AS digest FROM (SELECT unnest(%(keys)s::text[])::jsonb AS key) AS given
+)
+SELECT key, deltas, attempts, reason, is_negative, digest, digest IN (SELECT digest FROM due) AS due
+  FROM penstock.parked
+ WHERE aggregate = %(aggregate)s AND target = %(target)s
+   AND (is_negative
+        OR digest IN (SELECT digest FROM due) OR digest IN (SELECT digest FROM wanted))
+ -- What goes on waiting comes last, and takes with it what came for its key.
+ ORDER BY NOT is_negative AND digest NOT IN (SELECT digest FROM due), is_negative, retry_at
+"""  # noqa: S608 - our own words
+# What waits under that text already is added to: a key that was parked under another text of it,
+# with other settings perhaps, is parked as it is printed now.
+_PARK = f"""
+INSERT INTO penstock.parked AS p
+       (aggregate, target, key, digest, deltas, reason, is_negative, attempts, retry_at)
+SELECT %(aggregate)s, %(target)s, key, {_DIGEST}, deltas, reason, %(negative)s, attempts,
+       now() + make_interval(secs => pause_s)
+  FROM (SELECT key::jsonb, deltas::jsonb, reason, attempts, pause_s
+          FROM unnest(%(keys)s::text[], %(deltas)s::text[], %(reasons)s::text[],
+                      %(attempts)s::int[], %(pauses)s::float8[])
+               AS given (key, deltas, reason, attempts, pause_s)) AS refused
+ON CONFLICT (aggregate, target, digest) DO UPDATE
+   SET deltas = (SELECT jsonb_object_agg(
+                            name, (coalesce(p.deltas->>name, '0')::numeric + more::numeric)::text)
+                   FROM jsonb_each_text(excluded.deltas) AS added (name, more)),
+       is_negative = p.is_negative AND excluded.is_negative,
+       reason = CASE WHEN p.is_negative THEN excluded.reason ELSE p.reason END
+"""  # noqa: S608 - our own words
 
 
 def take_back(
@@ -48,46 +98,63 @@ def take_back(
     aggregate: str,
     target: TargetTable,
     deltas: dict[Key, Amounts],
+    most_due: int,
 ) -> Merged:
-    """Add what waits to the deltas, if it is due; else deltas of its key go on waiting with it."""
-    rows = connection.execute(
-        "SELECT key, deltas, attempts, is_negative, retry_at <= now()"
-        "  FROM penstock.parked WHERE aggregate = %s AND target = %s"
-        # What goes on waiting comes last, and takes with it what came for its key.
-        " ORDER BY NOT is_negative AND retry_at > now(), is_negative FOR UPDATE",
-        [aggregate, str(target.table)],
-    ).fetchall()
-    if not rows:
+    """Add what waits to the deltas, so many of those that are due; else deltas of its key go on
+    waiting with it.
+    """
+    if not is_any_waiting(connection, aggregate, target):
         return Merged(deltas, {})
     now = as_held(connection, target, deltas)
+    named = {"aggregate": aggregate, "target": str(target.table)}
+    keys_json = [_key_json(target, key) for key in now]
+    rows = connection.execute(_TAKEN, {**named, "most": most_due, "keys": keys_json}).fetchall()
     keys = printed(connection, target, [_key(target, row[0]) for row in rows])
-    attempts: dict[Key, int] = {}
-    gone = []
-    for key, (key_json, deltas_json, tried, is_negative, due) in zip(keys, rows, strict=True):
-        amounts = _amounts(target, deltas_json)
+    before: dict[Key, tuple[int, str]] = {}
+    gone: list[bytes] = []
+    changed: dict[bytes, str] = {}
+    for key, row in zip(keys, rows, strict=True):
+        _, deltas_json, attempts, reason, is_negative, digest, due = row
         if is_negative and key not in now:
             continue  # it would be below zero again
+        amounts = _amounts(target, deltas_json)
         total = added(amounts, now.get(key, (0,) * len(amounts)))
         if is_negative or due:
             now[key] = total
-            attempts[key] = max(tried, attempts.get(key, 0))
-            gone.append(key_json)
+            gone.append(digest)
+            if due:
+                before[key] = max((attempts, reason), before.get(key, (0, "")))
         elif key in now:
             del now[key]
-            if not any(total):
-                gone.append(key_json)
-                continue
-            connection.execute(
-                "UPDATE penstock.parked SET deltas = %s"
-                " WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
-                [_amounts_json(target, total), aggregate, str(target.table), json.dumps(key_json)],
-            )
+            if any(total):
+                changed[digest] = _amounts_json(target, total)
+            else:
+                gone.append(digest)
+    # By the primary key, and all in one statement: there may be thousands.
     if gone:
-        connection.cursor().executemany(
-            "DELETE FROM penstock.parked WHERE aggregate = %s AND target = %s AND key = %s::jsonb",
-            [[aggregate, str(target.table), json.dumps(key)] for key in gone],
+        connection.execute(
+            "DELETE FROM penstock.parked WHERE aggregate = %(aggregate)s AND target = %(target)s"
+            " AND digest = ANY (%(digests)s::bytea[])",
+            {**named, "digests": gone},
         )
-    return Merged(now, attempts)
+    if changed:
+        connection.execute(
+            "UPDATE penstock.parked AS p SET deltas = u.deltas::jsonb"
+            "  FROM unnest(%(digests)s::bytea[], %(deltas)s::text[]) AS u (digest, deltas)"
+            " WHERE aggregate = %(aggregate)s AND target = %(target)s AND p.digest = u.digest",
+            {**named, "digests": list(changed), "deltas": list(changed.values())},
+        )
+    return Merged(now, before)
+
+
+def is_any_waiting(
+    connection: psycopg.Connection[Any], aggregate: str, target: TargetTable
+) -> bool:
+    found = connection.execute(
+        "SELECT FROM penstock.parked WHERE aggregate = %s AND target = %s LIMIT 1",
+        [aggregate, str(target.table)],
+    )
+    return found.fetchone() is not None
 
 
 def next_try_s(connection: psycopg.Connection[Any], aggregate: str) -> float | None:
@@ -119,20 +186,38 @@ def park(
     *,
     negative: bool,
 ) -> None:
+    if not parked:
+        return
+    # A statement that inserts or changes does so with each row once.
+    once: dict[Key, Parked] = {}
     for each in parked:
-        wait_s = min(_FIRST_RETRY_S * 2 ** (each.attempts - 1), _LAST_RETRY_S)
-        connection.execute(
-            "INSERT INTO penstock.parked"
-            " (aggregate, target, key, digest, deltas, reason, is_negative, attempts, retry_at)"
-            " SELECT %s, %s, key, sha256(convert_to(key::text, 'UTF8')), %s, %s, %s, %s,"
-            "        now() + make_interval(secs => %s)"
-            "   FROM (SELECT %s::jsonb AS key) AS refused",
-            [
-                *(aggregate, str(target.table), _amounts_json(target, each.amounts)),
-                *(each.reason, negative, each.attempts, wait_s),
-                _key_json(target, each.key),
-            ],
-        )
+        other = once.get(each.key)
+        total = added(each.amounts, other.amounts) if other else each.amounts
+        once[each.key] = replace(each, amounts=total)
+    connection.execute(
+        _PARK,
+        {
+            "aggregate": aggregate,
+            "target": str(target.table),
+            "negative": negative,
+            "keys": [_key_json(target, key) for key in once],
+            "deltas": [_amounts_json(target, each.amounts) for each in once.values()],
+            "reasons": [each.reason for each in once.values()],
+            "attempts": [each.attempts for each in once.values()],
+            "pauses": [each.wait_s for each in once.values()],
+        },
+    )
+
+
+def pause_s(attempts: int) -> float:
+    """Until a key is tried again that was refused so often.
+
+    >>> [pause_s(attempts) for attempts in (1, 2, 6, 7, 5000)]
+    [1.0, 2.0, 32.0, 60.0, 60.0]
+    """
+    # A key that is refused for days has been tried thousands of times: 2.0 ** 1024 is no float.
+    doubled = 2.0 ** min(attempts - 1, _MOST_DOUBLED)
+    return min(_FIRST_RETRY_S * doubled, _LAST_RETRY_S)
 
 
 def _key(target: TargetTable, key: Mapping[str, Any]) -> Key:
@@ -144,7 +229,9 @@ def _amounts(target: TargetTable, deltas: Mapping[str, Any]) -> Amounts:
 
 
 def _key_json(target: TargetTable, key: Key) -> str:
-    return json.dumps(dict(zip((c.name for c in target.dimensions), key, strict=True)))
+    # As it is: a server that does not know what its text is takes no escapes for it.
+    named = zip((c.name for c in target.dimensions), key, strict=True)
+    return json.dumps(dict(named), ensure_ascii=False)
 
 
 def _amounts_json(target: TargetTable, amounts: Amounts) -> str:

@@ -40,13 +40,14 @@ from penstock.pipelines.bookkeeping import (
     skipped_json,
 )
 from penstock.pipelines.grouping_told import OnGrouping
+from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import is_locked, try_lock
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
+from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.cancelling import cancelled_by
-from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.waiting import OnWait
 
 
@@ -138,7 +139,7 @@ def _alone(config: Config, aggregate: AggregateConfig) -> Iterator[psycopg.Conne
     """A connection to the target, on which the aggregate is seeded: by one at a time, for as long
     as that connection lives.
     """
-    with connect_unlimited(aggregate.conninfo(config.source.conninfo)) as target:
+    with connect_target(aggregate.conninfo(config.source.conninfo)) as target:
         with usable(aggregate.name):
             mine = try_lock(target, "seeding", aggregate.name)
         if not mine:
@@ -213,11 +214,6 @@ def _nothing(aggregate: AggregateConfig) -> Truth:
     dimensions = {name: pa.array([], pa.string()) for name in aggregate.dimensions}
     measures = {name: pa.array([], pa.int64()) for name in aggregate.measures}
     return Truth(pa.table(dimensions | measures), Counter())
-
-
-def consumer_of(aggregate: str) -> str:
-    """Under which name the log keeps what an aggregate still needs."""
-    return f"aggregate-{aggregate}"
 
 
 def begin(

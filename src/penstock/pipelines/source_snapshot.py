@@ -55,6 +55,8 @@ def source_snapshot(
     ):
         check_server(log.identity, taken.server, config.source.slot)
         check_not_rewound(end, taken.lsn, log.where)
-        keep_as_they_were(taken.connection, tables)
+        # Those whose rows are read: the role may have no right on the others.
+        read = [source.table for source in aggregate.sources if source.rows_count]
+        keep_as_they_were(taken.connection, read)
         types = types_of(read_tables(taken.connection, tables))
         yield SourceSnapshot(taken.connection, taken.lsn, bind(aggregate, types, taken.lsn))

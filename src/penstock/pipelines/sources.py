@@ -4,13 +4,14 @@ nothing in the stream would tell. M4.2, M4.6
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
-from penstock.pipelines.inputs import counting_sources, sent_elsewhere
+from penstock.pipelines.inputs import unsent_errors
 from penstock.pipelines.old_values import corrected, partition_error
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
@@ -18,12 +19,23 @@ from penstock.postgres.publications import PublicationFacts, read_publications
 from penstock.postgres.tables import TableFacts, read_tables
 
 
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    # Those that exist.
+    tables: dict[TableName, TableFacts]
+    # None: nothing is captured, which capture tells.
+    publication: PublicationFacts | None
+    major: int
+
+
 def read_sources(config: Config) -> dict[TableName, TableFacts]:
-    """Those that exist. The job asks at its start, and again and again: partitions come."""
-    tables, publication = _read(config, config.aggregate)
-    for error in source_errors(config.aggregate, tables, publication):
+    """The job asks at its start, and again and again: partitions come, and tables are renamed or
+    taken out of the publication.
+    """
+    catalog = _read(config, config.aggregate)
+    for error in _source_errors(config.aggregate, catalog):
         raise error
-    return tables
+    return catalog.tables
 
 
 def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> list[PenstockError]:
@@ -33,50 +45,80 @@ def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> li
     A server that cannot be asked is told by what the command needs it for.
     """
     try:
-        return list(source_errors(aggregates, *_read(config, aggregates)))
+        return list(_source_errors(aggregates, _read(config, aggregates)))
     except SourceError:
         return []
 
 
-def _read(
-    config: Config, aggregates: Sequence[AggregateConfig]
-) -> tuple[dict[TableName, TableFacts], PublicationFacts | None]:
+def _read(config: Config, aggregates: Sequence[AggregateConfig]) -> _Catalog:
     names = [source.table for each in aggregates for source in each.sources]
     with connect(config.source.conninfo) as source, translated("read the source's catalog"):
+        # At one moment: a table that is moved in the publication, in one transaction, is never out.
+        source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         tables = read_tables(source, names)
         wanted = config.source.publication
-        return tables, read_publications(source, wanted, tables.values()).get(wanted)
+        publication = read_publications(source, wanted, tables.values()).get(wanted)
+        return _Catalog(tables, publication, source.info.server_version // 10_000)
 
 
-def source_errors(
-    aggregates: Sequence[AggregateConfig],
-    tables: Mapping[TableName, TableFacts],
-    publication: PublicationFacts | None,
+def _source_errors(
+    aggregates: Sequence[AggregateConfig], catalog: _Catalog
 ) -> Iterator[PenstockError]:
-    """Without a publication nothing is captured, which capture tells."""
-    if publication is not None and (unseen := _unseen(aggregates, tables, publication)) is not None:
+    if (unseen := _unseen(aggregates, catalog)) is not None:
         yield unseen
-    if (differs := partition_error(aggregates, tables)) is not None:
+    if (differs := partition_error(aggregates, catalog.tables)) is not None:
         yield differs
 
 
-def _unseen(
-    aggregates: Sequence[AggregateConfig],
-    tables: Mapping[TableName, TableFacts],
-    publication: PublicationFacts,
-) -> InputUnfit | None:
+def _unseen(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> InputUnfit | None:
     """One for all aggregates: one remedy may mend all, and then nothing tells of the others."""
-    found = [
-        (aggregate, f"aggregate {aggregate.name} counts rows of {table.name}, {what}", remedy)
-        for aggregate in aggregates
-        for _, table in counting_sources(aggregate, tables)
-        for what, remedy in sent_elsewhere(table, publication)
-    ]
+    found = list(_absent(aggregates, catalog))
+    if catalog.publication is not None:
+        found += unsent_errors(aggregates, catalog.tables, catalog.publication, catalog.major)
     if not found:
         return None
-    wrong = {aggregate.name: aggregate for aggregate, _, _ in found}
-    remedies = ". ".join(dict.fromkeys(remedy for _, _, remedy in found))
+    wrong = {aggregate.name: aggregate for aggregate, _ in found}
+    remedies = ". ".join(dict.fromkeys(error.remedy for _, error in found))
     return InputUnfit(
-        "; ".join(problem for _, problem, _ in found),
+        "; ".join(error.problem for _, error in found),
         remedy=f"{remedies}. Then correct what was counted: {corrected(wrong.values())}",
+        aggregates=tuple(wrong),
     )
+
+
+def _absent(
+    aggregates: Sequence[AggregateConfig], catalog: _Catalog
+) -> Iterator[tuple[AggregateConfig, InputUnfit]]:
+    """Tables that count and of which nothing is sent at all."""
+    for aggregate in aggregates:
+        for source in aggregate.sources:
+            if source.rules and (wrong := _not_there(source.table, catalog)) is not None:
+                what, remedy = wrong
+                about = f"aggregate {aggregate.name} counts rows of {source.table}"
+                yield aggregate, InputUnfit(f"{about}, {what}", remedy=remedy, table=source.table)
+
+
+def _not_there(name: TableName, catalog: _Catalog) -> tuple[str, str] | None:
+    table, publication = catalog.tables.get(name), catalog.publication
+    if table is None:
+        return (
+            "which does not exist",
+            (
+                "If it was renamed, its changes come under the new name: give it the old one again "
+                "(ALTER TABLE … RENAME TO …), or name the new one in sources, and in tables in "
+                "[source]. If it was dropped, take it out there"
+            ),
+        )
+    if not table.publishable:
+        return (
+            f"which cannot be published ({table.spelled_kind}): its changes are not in the WAL",
+            f"Run: ALTER TABLE {name.sql} SET LOGGED"
+            if table.persistence == "unlogged"
+            else "Name a table instead in sources, and in tables in [source]",
+        )
+    if publication is not None and publication.entry(table) is None:
+        return (
+            f'which publication "{publication.name}" does not hold',
+            "Run `penstock setup`, which adds it",
+        )
+    return None

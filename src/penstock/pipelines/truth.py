@@ -56,7 +56,7 @@ def _parts(
     if session is not None:
         bound = prepared(session, bound)
     for source in bound.config.sources:
-        if "insert" not in source.rules:
+        if not source.rows_count:
             continue
         if session is None:
             with told(connection, source.table, on_grouping):

@@ -26,17 +26,17 @@ from penstock.pipelines.binding import Bound
 from penstock.pipelines.bookkeeping import Progress, read_progress
 from penstock.pipelines.differences import Difference, differences
 from penstock.pipelines.grouping_told import OnGrouping
+from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import wait_for_lock
 from penstock.pipelines.log_awaited import Waiting, require_capture, wait_for_log
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.repairing import repair as add_missing
-from penstock.pipelines.seeding import consumer_of
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
+from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import true_sums
-from penstock.postgres.connect import connect_unlimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def verify(
     log = LogReader(config.log.path)
     with (
         consumers.held(log.storage, "verify", str(log.identity.log_id), _needed(log, aggregate)),
-        connect_unlimited(aggregate.conninfo(config.source.conninfo)) as target,
+        connect_target(aggregate.conninfo(config.source.conninfo)) as target,
         usable(aggregate.name),
     ):
         if repair:

@@ -23,6 +23,7 @@ from penstock.errors import (
     LogNotWritten,
     LogRetired,
     NotSeeded,
+    PenstockError,
     PipelineFenced,
 )
 from penstock.lsn import ZERO, Lsn
@@ -30,14 +31,15 @@ from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
 from penstock.pipelines.bookkeeping import Progress, keep, read_progress
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.passing import passes
 from penstock.pipelines.ready import require_targets
-from penstock.pipelines.seeding import begin, consumer_of, hold
+from penstock.pipelines.seeding import begin, hold
+from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
-from penstock.postgres.connect import connect_unlimited
 from penstock.sections import Dsn
 
 _LOG = structlog.get_logger()
@@ -50,6 +52,8 @@ _REGISTER_EVERY_S = 1.0
 # repairs may have parked some.
 _LOOK_SOONEST_S = 1.0
 _LOOK_LATEST_S = 60.0
+# More may be due than are tried at once; a batch may come between.
+_GO_ON_S = 0.2
 # If the target is away or locked.
 _LOOK_AGAIN_S = 10.0
 
@@ -152,11 +156,7 @@ class Writer(Closing):
         except Exception as error:
             if not passes(error):
                 raise
-            _LOG.warning(
-                "target not written, trying again",
-                aggregate=self.name,
-                error=type(error).__name__,
-            )
+            _LOG.warning("target not written, trying again", aggregate=self.name, **_told_of(error))
             self._leave(error)
             return None
         self._note(applied, covered.end)
@@ -178,9 +178,7 @@ class Writer(Closing):
         except Exception as error:
             if not passes(error):
                 raise
-            _LOG.warning(
-                "parked keys not looked at", aggregate=self.name, error=type(error).__name__
-            )
+            _LOG.warning("parked keys not looked at", aggregate=self.name, **_told_of(error))
             # Not as with a batch: nothing is missed.
             self._look_at = time.monotonic() + _LOOK_AGAIN_S
         finally:
@@ -191,9 +189,12 @@ class Writer(Closing):
         due_s = next_try_s(connection, self.name)
         if due_s is None:
             due_s = _LOOK_LATEST_S
-        elif due_s <= 0:
-            self._tell_keys(retry(connection, aggregate, self._log_id))
         pause_s = min(max(due_s, _LOOK_SOONEST_S), _LOOK_LATEST_S)
+        if due_s <= 0:
+            tried = retry(connection, aggregate, self._log_id)
+            self._tell_keys(tried)
+            if tried.decision == "apply":
+                pause_s = _GO_ON_S
         self._look_at = time.monotonic() + pause_s
 
     def _leave(self, error: Exception) -> None:
@@ -220,8 +221,11 @@ class Writer(Closing):
     def _tell_keys(self, applied: Applied) -> None:
         if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
-        if applied.below_zero:
+        if applied.below_zero and self.config.seed:
             _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
+        elif applied.below_zero:
+            # As it should be: rows go that were there before it began to count.
+            _LOG.info("counts kept at zero", aggregate=self.name, keys=applied.below_zero)
 
     def _connected(self) -> tuple[psycopg.Connection[Any], Aggregate]:
         connection = self._connection
@@ -237,7 +241,7 @@ class Writer(Closing):
         return connection, self._aggregate
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return connect_unlimited(self.dsn, lock_timeout_s=_WAIT_S)
+        return connect_target(self.dsn, lock_timeout_s=_WAIT_S)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         """One job at a time; the lock goes with the connection, the epoch stays."""
@@ -356,6 +360,16 @@ class Writer(Closing):
             _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))
         else:
             self._registered_lsn = position
+
+
+def _told_of(error: Exception) -> dict[str, str]:
+    """Our own errors hold no value of a row; what a server says may."""
+    kind = {"error": type(error).__name__}
+    if isinstance(error, PenstockError):
+        return {**kind, "problem": error.problem}
+    if isinstance(error, psycopg.Error) and error.sqlstate is not None:
+        return {**kind, "sqlstate": error.sqlstate}
+    return kind
 
 
 @contextmanager

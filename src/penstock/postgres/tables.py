@@ -105,6 +105,13 @@ class TableFacts:
         )
 
     @property
+    def spelled_kind(self) -> str:
+        """With what keeps it from being published."""
+        if self.system or self.persistence != "permanent":
+            return f"{'system' if self.system else self.persistence} {self.kind}"
+        return self.kind
+
+    @property
     def system(self) -> bool:
         return self.oid < _FIRST_NORMAL_OID
 

@@ -259,6 +259,14 @@ def test_what_comes_under_another_name_is_a_warning_too(
     assert "SET (publish_via_partition_root = true)" in done.stderr
 
 
+def test_what_is_not_sent_at_all_is_a_warning_too(database18: Database, file: Path) -> None:  # M4.6
+    database18.run(f"ALTER PUBLICATION {PUBLICATION} DROP TABLE notifications")
+    done = command(file, "reset", "counts")
+    assert done.exit_code == 0, done.output
+    assert f'which publication "{PUBLICATION}" does not hold' in done.stderr
+    assert f"`penstock setup --config {file}`, which adds it" in done.stderr
+
+
 def test_a_repair_that_a_target_refuses_says_that_it_is_parked(
     database18: Database, file: Path
 ) -> None:  # M5.4, M5.6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -134,6 +135,24 @@ def test_the_documented_role_of_targets_writes_them_and_nothing_else(app: Databa
 SOURCES = {"theirs": ("orders", "status", "order_stats"), "ours": ("events", "k", "event_stats")}
 
 
+def counted(app: Database, name: str, **changes: Any) -> dict[str, Any]:
+    table, column, target = SOURCES[name]
+    given = {"name": name, "sources": [table], "dimensions": [column], "targets": [target]}
+    return declared(**given, target_dsn=app.dsn("penstock_targets")) | changes
+
+
+def with_roles(app: Database, log: Path, *aggregates: dict[str, Any], tables: list[str]) -> Config:
+    given = config_with(
+        app,
+        *aggregates,
+        tables=tables,
+        dsn=app.dsn("penstock_capture"),
+        setup_dsn=app.dsn("penstock_setup"),
+        keepalive_interval_s=0.1,
+    )
+    return given.model_copy(update={"log": given.log.model_copy(update={"path": log})})
+
+
 @pytest.fixture
 def seeded(app: Database, tmp_path: Path) -> Config:
     """Aggregates of a table and of a partitioned one, which has rows in a partition."""
@@ -141,24 +160,8 @@ def seeded(app: Database, tmp_path: Path) -> Config:
         "INSERT INTO orders VALUES (1, 'sent'), (2, 'sent'), (3, 'new')",
         "INSERT INTO events VALUES (1, 1), (2, 1)",
     )
-    given = config_with(
-        app,
-        *(
-            declared(
-                name=name,
-                sources=[table],
-                dimensions=[column],
-                targets=[target],
-                target_dsn=app.dsn("penstock_targets"),
-            )
-            for name, (table, column, target) in SOURCES.items()
-        ),
-        tables=["orders", "events"],
-        dsn=app.dsn("penstock_capture"),
-        setup_dsn=app.dsn("penstock_setup"),
-        keepalive_interval_s=0.1,
-    )
-    return given.model_copy(update={"log": given.log.model_copy(update={"path": tmp_path})})
+    both = (counted(app, name) for name in SOURCES)
+    return with_roles(app, tmp_path, *both, tables=["orders", "events"])
 
 
 def seed_and_verify(config: Config) -> dict[str, int]:
@@ -180,6 +183,37 @@ def test_the_documented_roles_seed_and_verify(app: Database, seeded: Config) -> 
     assert exit_code(findings(seeded)) == 0, findings(seeded)
     assert seed_and_verify(seeded) == {"theirs": 2, "ours": 1}
     teardown(seeded)
+
+
+# M4.5, M5.5, M7.5
+def test_tables_whose_rows_do_not_count_need_no_right_to_seed(
+    app: Database, tmp_path: Path
+) -> None:
+    for table in ("archive", "history"):
+        app.run(
+            f"CREATE TABLE {table} (a int, status text)",
+            f"ALTER TABLE {table} OWNER TO app_owner",
+            f"INSERT INTO {table} VALUES (9, 'sent')",
+        )
+    app.run(*blocks()["Seeding and verifying"], "INSERT INTO orders VALUES (1, 'sent')")
+    rules_off = {"table": "archive", "insert": False, "update": False, "delete": False}
+    no_inserts = {"table": "history", "insert": False}
+    config = with_roles(
+        app,
+        tmp_path,
+        counted(app, "theirs", sources=["orders", rules_off]),
+        counted(app, "theirs", sources=["orders", no_inserts], verifiable=False)
+        | {"name": "later", "targets": ["later"]},
+        tables=["orders", "archive", "history"],
+    )
+    assert not [step.title for step in setup(config).steps if "may seed" in step.title]
+    assert exit_code(findings(config)) == 0, findings(config)
+    with capturing(config) as running:
+        running.connected()
+        assert [seed(config, each, no_spark).rows for each in config.aggregate] == [1, 1]
+        assert verify(config, config.aggregate[0], no_spark).differences == ()
+    assert app.rows("SELECT * FROM later") == app.rows("SELECT * FROM order_stats") == [("sent", 1)]
+    teardown(config)
 
 
 GRANTS = (

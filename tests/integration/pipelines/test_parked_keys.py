@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from psycopg import errors as pg
 
 from penstock.pipelines.applying import NEGATIVE, Applied, retry
 from support.database import Database
@@ -70,6 +71,21 @@ def test_a_refused_key_that_cancels_out_is_forgotten(database18: Database) -> No
         follower.make_due()
         assert follower.add({}).parked == 0
         assert (follower.shown(), follower.parked()) == ({}, [])
+
+
+def test_a_key_that_is_refused_for_days_is_still_tried_each_minute(
+    database18: Database,
+) -> None:  # M5.4
+    with_tables(database18, *WITH_SERVICES)
+    with Follower(database18) as follower:
+        follower.add({MISSING: 5})
+        database18.run("UPDATE penstock.parked SET attempts = 5000")
+        follower.make_due()
+        assert follower.add({("s1", "a"): 1}).parked == 1
+        assert database18.rows(
+            "SELECT attempts, retry_at - now() BETWEEN '30 s' AND '60 s' FROM penstock.parked"
+        ) == [(5001, True)]
+        assert follower.shown() == {("s1", "a"): 1}
 
 
 def test_a_clamp_of_what_is_tried_between_batches_is_counted_too(
@@ -165,23 +181,64 @@ def test_a_check_of_the_user_s_parks_what_it_refuses(database18: Database) -> No
         assert follower.shown() == {A: 9, B: 5}
 
 
-def test_so_does_a_trigger_of_the_user_s(database18: Database) -> None:  # M5.4, M7.3
-    with_tables(
-        database18,
-        STATS,
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$BEGIN RAISE EXCEPTION 'secret %', NEW.status; END$$",
-        "CREATE TRIGGER refused BEFORE INSERT OR UPDATE ON stats FOR EACH ROW"
-        f" WHEN (NEW.status = '{B[1]}') EXECUTE FUNCTION refuse()",
-    )
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("RAISE EXCEPTION 'secret %', NEW.status;", "RaiseException"),
+        ("SELECT NEW.status INTO STRICT NEW.status WHERE false;", "NoDataFound"),
+        ("ASSERT false, 'secret ' || NEW.status;", "AssertFailure"),
+        ("CASE NEW.count WHEN -1 THEN NULL; END CASE;", "CaseNotFound"),
+        ("RAISE 'secret %', NEW.status USING ERRCODE = 'X1234';", "SQLSTATE X1234"),
+        ("RAISE 'secret %', NEW.status USING ERRCODE = '42XYZ';", "SQLSTATE 42XYZ"),
+    ],
+)
+def test_so_does_a_trigger_of_the_user_s(
+    database18: Database, raised: str, reason: str
+) -> None:  # M5.4, M7.3
+    with_tables(database18, STATS)
     with Follower(database18) as follower:
+        database18.run(*trigger(raised))
         follower.add({A: 1, B: 1})
         assert follower.shown() == {A: 1}
-        assert [each[2] for each in follower.parked()] == ["RaiseException"]
+        assert [each[2] for each in follower.parked()] == [reason]
         database18.run("DROP TRIGGER refused ON stats")
         follower.make_due()
         follower.add({A: 1})
         assert follower.shown() == {A: 2, B: 1}
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        ("RAISE serialization_failure;", pg.SerializationFailure),
+        ("RAISE disk_full;", pg.DiskFull),
+        ("RAISE lock_not_available;", pg.LockNotAvailable),
+        ("RAISE 'gone' USING ERRCODE = '08XYZ';", pg.OperationalError),
+        ("RAISE insufficient_privilege;", pg.InsufficientPrivilege),
+        ("PERFORM FROM missing;", pg.UndefinedTable),
+        ("EXECUTE 'SELEKT';", pg.SyntaxError),
+    ],
+)
+def test_what_passes_or_is_wrong_for_all_keys_parks_none(
+    database18: Database, raised: str, error: type[Exception]
+) -> None:  # M5.3, M5.4
+    with_tables(database18, STATS)
+    with Follower(database18) as follower:
+        database18.run(*trigger(raised))
+        with pytest.raises(error):
+            follower.add({A: 1, B: 1})
+        assert (follower.shown(), follower.parked()) == ({}, [])
+        assert int(follower.progress().applied_lsn) == 100
+
+
+def trigger(raised: str) -> tuple[str, str]:
+    """Which raises something for one of the keys."""
+    body = f"BEGIN {raised} RETURN NEW; END"
+    when = f"BEFORE INSERT OR UPDATE ON stats FOR EACH ROW WHEN (NEW.status = '{B[1]}')"
+    return (
+        f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${body}$$",
+        f"CREATE TRIGGER refused {when} EXECUTE FUNCTION refuse()",
+    )
 
 
 def test_a_key_that_the_users_own_unique_constraint_refuses_is_parked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import date
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from penstock.errors import (
     PipelineFenced,
 )
-from penstock.pipelines import writing
+from penstock.pipelines import applying, writing
 from penstock.pipelines.applying import Applied
 from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.writing import Writer
@@ -59,11 +60,49 @@ def test_a_refused_key_is_tried_again_although_nothing_comes(refusing: Job) -> N
     assert job.shown() == {A: 1, REFUSED: 6}
 
 
+@on_18
+def test_a_parked_date_is_the_same_whatever_a_database_is_set_to_meanwhile(
+    refusing: Job,
+) -> None:  # M5.4
+    job = refusing
+    style = f'ALTER DATABASE "{job.database.name}" SET datestyle = '
+    job.database.run("ALTER TABLE stats ALTER status TYPE date USING NULL", style + "'SQL, MDY'")
+    with job.writer() as writer:
+        job.apply(writer, 0, {("missing", "2026-03-04"): 5})
+    job.database.run(
+        style + "'SQL, DMY'",
+        "INSERT INTO services VALUES ('missing')",
+        "UPDATE penstock.parked SET retry_at = now()",
+    )
+    with job.writer() as writer:
+        assert tried(job, writer) is None
+    assert job.shown() == {("missing", date(2026, 3, 4)): 5}
+
+
 def tried(job: Job, writer: Writer) -> int | None:
     """How often, after it was called once more; None: nothing waits."""
     writer.retry()
     waiting = job.database.rows("SELECT attempts FROM penstock.parked")
     return waiting[0][0] if waiting else None
+
+
+@on_18
+def test_what_is_more_than_one_retry_takes_is_tried_soon_after(
+    refusing: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.4
+    monkeypatch.setattr(applying, "_MOST_DUE", 2)
+    monkeypatch.setattr(writing, "_LOOK_SOONEST_S", 3600.0)
+    job = refusing
+    deltas = {("missing", status): 1 for status in "abcde"}
+    with job.writer() as writer:
+        job.apply(writer, 0, deltas)
+        job.database.run(
+            "INSERT INTO services VALUES ('missing')", "UPDATE penstock.parked SET retry_at = now()"
+        )
+        writer.retry()
+        assert len(job.shown()) == 2
+        eventually(lambda: tried(job, writer) is None, "all are shown")
+    assert job.shown() == deltas
 
 
 @on_18

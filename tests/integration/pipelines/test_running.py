@@ -12,8 +12,8 @@ import pytest
 from penstock.config import Config
 from penstock.errors import (
     ConnectionLost,
+    InputUnfit,
     PenstockError,
-    SchemaMismatch,
     SourceUnavailable,
     TargetMismatch,
     TargetUnavailable,
@@ -58,7 +58,7 @@ def started(*_: object, **__: object) -> NoReturn:
     [
         (no_target, TargetMismatch),
         (not_set_up, TargetMismatch),
-        (no_source, SchemaMismatch),
+        (no_source, InputUnfit),
         (away, SourceUnavailable),
     ],
 )

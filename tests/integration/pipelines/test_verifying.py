@@ -425,6 +425,23 @@ def test_differences_are_the_same_however_many_are_compared_at_once(
     assert found[0].differences == found[1].differences == found[2].differences
 
 
+def test_what_is_seeded_or_repaired_is_parked_as_the_log_has_it(
+    database: Database, config: Config
+) -> None:  # M5.4, M5.5, M5.6
+    """A later session reads it, with other settings perhaps."""
+    database.run(
+        f"ALTER DATABASE \"{database.name}\" SET datestyle = 'SQL, MDY'",
+        "UPDATE notifications SET status = '2026-03-04'",
+        "ALTER TABLE stats ALTER status TYPE date USING NULL, ALTER service SET NOT NULL",
+    )
+    parked = [({"service": None, "status": "2026-03-04"},)]
+    seed(config, COUNTS, no_spark)
+    assert database.rows("SELECT key FROM penstock.parked") == parked
+    database.run("DELETE FROM penstock.parked")
+    assert verified(config, repair=True).repaired
+    assert database.rows("SELECT key FROM penstock.parked") == parked
+
+
 def test_what_was_reset_since_the_audit_is_not_repaired(
     database: Database, config: Config
 ) -> None:  # M5.6

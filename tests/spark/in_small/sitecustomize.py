@@ -1,16 +1,18 @@
 """Loaded by each Python that has this folder on its PYTHONPATH: what is large is small there.
 
 SHARE_BYTES is what one task reads, MOST_IN_DRIVER how many rows the driver takes in one piece.
-While GATE names a folder with a file `closed` in it, tasks that read changes from the log wait
-there, and have said where they run.
+While GATE names a folder with a file `closed` in it, tasks wait there, and have said where they
+run: those that read changes from the log, or with GATE_AT=staging those that write what came of
+them, in the midst of it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from penstock.changelog import planning, runs
 from penstock.changelog.reader import LogReader
@@ -26,16 +28,39 @@ if "MOST_IN_DRIVER" in os.environ:
 
 if "GATE" in os.environ:
     gate = Path(os.environ["GATE"])
+
+    def wait_at_the_gate() -> None:
+        if (gate / "closed").exists():
+            (gate / f"{os.getpid()}.waits").write_text(str(Path.cwd()))
+        while (gate / "closed").exists():
+            time.sleep(0.05)
+
+
+if "GATE" in os.environ and os.environ.get("GATE_AT") != "staging":
     read = runs.runs
 
     def read_behind_the_gate(reader: LogReader, share: runs.Share) -> Iterator[runs.Run]:
         # One that finds nothing lets the batch behind it come.
         frames = reader.frames(share.after, share.up_to)
-        has_changes = any(frame.header.commits for frame in frames)
-        if has_changes and (gate / "closed").exists():
-            (gate / f"{os.getpid()}.waits").write_text(str(Path.cwd()))
-        while has_changes and (gate / "closed").exists():
-            time.sleep(0.05)
+        if any(frame.header.commits for frame in frames):
+            wait_at_the_gate()
         yield from read(reader, share)
 
     runs.runs = read_behind_the_gate
+
+elif "GATE" in os.environ:
+    from penstock.pipelines import staging
+
+    put = staging.put
+
+    def put_behind_the_gate(
+        connection: Any, aggregate: str, tables: Iterable[Any], width: int
+    ) -> tuple[str, int]:
+        def slowly() -> Iterator[Any]:
+            for table in tables:
+                yield table
+                wait_at_the_gate()
+
+        return put(connection, aggregate, slowly(), width)
+
+    staging.put = put_behind_the_gate

@@ -101,3 +101,15 @@ def test_a_driver_that_sees_less_of_the_log_than_its_executors_says_so(
     monkeypatch.setattr(reader, "_SEEN_WITHIN_S", 0.05)
     with pytest.raises(LogBehind, match=r"up to 0/200 only.*up to 0/210\. Mount the storage"):
         job._read_again(0, Covered(job._log_id, END, Lsn(END + 16)))
+
+
+def test_what_is_little_for_one_aggregate_is_much_for_many(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.3: each makes rows of its own, and all of them would come to the driver
+    job._reached = job._log.identity.start_lsn
+    job._seen = job._log.locate(job._reached)
+    (frame,) = job._log.frames(job._seen, job._log.end())
+    monkeypatch.setattr(job_module, "SHARE_BYTES", frame.header.committed_bytes)
+    assert job._is_small()
+    job._writers *= 4
+    assert not job._is_small()

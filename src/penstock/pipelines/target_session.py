@@ -1,0 +1,35 @@
+"""Sessions that write and read an aggregate's target: keys go in and come out as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from penstock.postgres.connect import connect_unlimited
+from penstock.postgres.connection import VALUE_SETTINGS
+from penstock.postgres.failures import translated
+
+# Keys come from the log as text, and are parked as text until some later session reads them: both
+# must not depend on what a role or a database is set to meanwhile. Not so the search path and the
+# time zone, by which triggers and defaults of the user's work: a moment is printed with its offset.
+_SETTINGS = {
+    name: value for name, value in VALUE_SETTINGS.items() if name not in ("search_path", "timezone")
+}
+
+
+def connect_target(dsn: str, *, lock_timeout_s: float = 0) -> psycopg.Connection[Any]:
+    """As `connect_unlimited`, with values as the log has them."""
+    connection = connect_unlimited(dsn, lock_timeout_s=lock_timeout_s)
+    try:
+        with translated("set how values are written"):
+            # Not as options of the connection, which a pooler may refuse.
+            connection.execute(
+                "SELECT set_config(name, value, false)"
+                "  FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
+                [list(_SETTINGS), list(_SETTINGS.values())],
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
