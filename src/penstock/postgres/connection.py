@@ -180,6 +180,10 @@ class ReplicationConnection(Closing):
                     break
                 if size == 0 and self._wait(left):
                     self._pgconn.consume_input()
+            # Behind its last data the server frees the slot, and then says that all is done.
+            while self._pgconn.is_busy() and (left := deadline - time.monotonic()) > 0:
+                if self._wait(left):
+                    self._pgconn.consume_input()
         except psycopg.OperationalError:
             pass  # it has gone already
 
