@@ -185,6 +185,10 @@ class PublicationMissing(SourceError):
         super().__init__(problem, remedy=remedy, publication=publication)
 
 
+class NotUtf8(SourceError):
+    """A text of the source has no place in UTF-8. Which one is not told: it is a row's."""
+
+
 class SlotMissing(SourceError):
     """There is no slot of that name."""
 

@@ -60,6 +60,7 @@ def server(major: int = 18, **changes: Any) -> ServerFacts:
         "version": f"{major}.4",
         "system_id": 1,
         "database": "app",
+        "encoding": "UTF8",
         "in_recovery": False,
         "wal_level": "logical",
         "max_slots": 10,

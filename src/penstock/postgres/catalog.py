@@ -29,6 +29,8 @@ class ServerFacts:
     version: str
     system_id: int
     database: str
+    # Of the database, such as UTF8.
+    encoding: str
     in_recovery: bool
     wal_level: str
     max_slots: int
@@ -90,6 +92,7 @@ SELECT current_setting('server_version_num')::int AS version_number,
        current_setting('server_version') AS version,
        (SELECT system_identifier FROM pg_control_system()) AS system_id,
        current_database() AS database,
+       current_setting('server_encoding') AS encoding,
        pg_is_in_recovery() AS in_recovery,
        current_setting('wal_level') AS wal_level,
        current_setting('max_replication_slots')::int AS max_slots,

@@ -22,11 +22,13 @@ from psycopg import pq
 from penstock.closing import Closing
 from penstock.errors import (
     ConnectionLost,
+    NotUtf8,
     PublicationMissing,
     ServerShutdown,
     SlotInUse,
     SlotMissing,
     SourceError,
+    new_log,
 )
 from penstock.lsn import Lsn
 from penstock.postgres.connect import connect
@@ -35,6 +37,8 @@ from penstock.postgres.envelope import StatusUpdate
 _RECONNECTS = "Penstock connects again by itself"
 _UNDEFINED_OBJECT = "42704"
 _OBJECT_IN_USE = "55006"
+# Characters that the server cannot give us in UTF-8.
+_NO_UTF8 = ("22021", "22P05")
 # How long a command may take: none of ours has to wait for anything.
 _ANSWER_S = 30.0
 # Long enough for a walsender to send a few more messages, too short to be seen as latency.
@@ -94,6 +98,17 @@ class ReplicationConnection(Closing):
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
         self._poll.register(self._awaken, select.POLLIN)
+        self._take_texts_as_they_are()
+
+    def _take_texts_as_they_are(self) -> None:
+        """A database without an encoding holds any bytes: asked for UTF-8, the server ends
+        replication at the first text that is something else, and at each try again. As it is, who
+        decodes that text tells it apart.
+        """
+        if self._pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
+            self._ask("SET client_encoding = SQL_ASCII")
+            with _lost_if_broken():
+                self._next_result()  # that was all
 
     @property
     def server_version(self) -> int:
@@ -285,6 +300,12 @@ class ReplicationConnection(Closing):
         if sqlstate == _UNDEFINED_OBJECT:
             # PostgreSQL 14 to 17 stop here; the slot is known to exist, it is open.
             return PublicationMissing(self._publication, while_running=True)
+        if sqlstate in _NO_UTF8:
+            # The server's sentence shows the text.
+            return NotUtf8(
+                "the server ended replication: a text in its WAL has no place in UTF-8",
+                remedy=f"Correct such texts in the tables, and then start a new log: {new_log()}",
+            )
         return ConnectionLost(f"the server ended replication: {text}", remedy=_RECONNECTS)
 
 

@@ -10,6 +10,7 @@ from psycopg import errors as pg
 
 from penstock.errors import (
     ConnectionLost,
+    NotUtf8,
     PrivilegeMissing,
     SetupFailed,
     SlotLimitReached,
@@ -23,6 +24,11 @@ SLOT_LIMIT_FIX = (
 _ROW_SECURITY_FIX = (
     "Let the role of `dsn` see all rows: ALTER ROLE … BYPASSRLS, or use a role that owns the table "
     "(and is not under FORCE ROW LEVEL SECURITY)"
+)
+
+_UTF8_FIX = (
+    "Correct such texts. In a database with encoding SQL_ASCII, those of LATIN1 become UTF-8 by: "
+    "convert_from(convert(convert_to(column, 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'SQL_ASCII')"
 )
 
 
@@ -46,6 +52,9 @@ def translate(error: psycopg.Error, doing: str) -> SourceError:
             return PrivilegeMissing(
                 problem, remedy="docs/roles.md has the SQL of a role that may do this"
             )
+        case pg.CharacterNotInRepertoire() | pg.UntranslatableCharacter():
+            # Without the server's sentence, which shows the text.
+            return NotUtf8(f"cannot {doing}: a text has no place in UTF-8", remedy=_UTF8_FIX)
         case pg.ConfigurationLimitExceeded():
             return SlotLimitReached(problem, remedy=SLOT_LIMIT_FIX)
         case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate[:2] in _LOST:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -351,26 +350,18 @@ def test_text_of_other_encodings_is_read_as_it_is(
     server18: EmbeddedPostgres, encoding: str
 ) -> None:  # M4.6
     """Where letters take one byte that take two or three here."""
-    name = f"encoded_{encoding.lower()}"
     text = "h\u00e9llo" if encoding != "EUC_JP" else "\u65e5\u672c"
-    with psycopg.connect(server18.dsn(), autocommit=True) as admin:
-        admin.execute(
-            f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0".encode()
-        )
-        try:
-            database = Database(server18, name)
-            with psycopg.connect(database.dsn(), client_encoding="utf8") as connection:
-                connection.execute(
-                    "CREATE TABLE notifications (id int, status text, padded char(7), at date)"
-                )
-                connection.execute(
-                    "INSERT INTO notifications VALUES (1, %s, %s, '2026-01-01'),"
-                    " (2, 'a', 'b', 'infinity')",
-                    [text, text],
-                )
-            packed, copied = packed_and_copied(database, "id", "status", "padded", "at")
-        finally:
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    with Database(server18, f"encoded_{encoding.lower()}", encoding) as database:
+        with database.connect() as connection:
+            connection.execute(
+                "CREATE TABLE notifications (id int, status text, padded char(7), at date)"
+            )
+            connection.execute(
+                "INSERT INTO notifications VALUES (1, %s, %s, '2026-01-01'),"
+                " (2, 'a', 'b', 'infinity')",
+                [text, text],
+            )
+        packed, copied = packed_and_copied(database, "id", "status", "padded", "at")
     assert packed == copied
     assert text in {each[6] for each in packed}
 

@@ -134,6 +134,7 @@ def test_a_server_that_refuses_us_is_one_error_and_the_rest_is_not_guessed() -> 
             "warning",
             "idle_replication_slot_timeout = 0",
         ),
+        (source(server=server(encoding="SQL_ASCII")), "encoding", "warning", "docs/types.md"),
         (source(server=server(wal_sender_timeout_ms=0)), "wal_sender_timeout", "ok", ""),
         (
             source(capture_role=role(replication=False)),

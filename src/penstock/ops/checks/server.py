@@ -28,6 +28,16 @@ def check_server(facts: SourceFacts) -> Iterator[Finding]:
             "Publications and slots are made on the primary, and a standby's slot is not tested.",
             "Name the primary in dsn in [source]",
         )
+    if facts.server.encoding == "SQL_ASCII":
+        yield Finding(
+            "encoding",
+            "warning",
+            f'database "{facts.server.database}"',
+            "its encoding is SQL_ASCII, so that its texts may be of any",
+            "A change with a text that is not UTF-8 is captured, and skipped by aggregates that "
+            "read it. Seeding and `penstock verify` fail at such a row.",
+            "See docs/types.md for how texts become UTF-8. If all of them are, nothing is to do",
+        )
     yield from _room(facts)
     yield _keep_size(facts.server)
     yield _sender_timeout(facts.server)
