@@ -217,6 +217,8 @@ def load(
         _assign(merged, key, environ[variable])
         origins[key] = f"environment variable {variable}"
     target_dsns = _target_dsns(merged, environ)
+    for number, variable in target_dsns.items():
+        origins[f"aggregate.{number}.target_dsn"] = f"environment variable {variable}"
     for key, value in (flags or {}).items():
         _assign(merged, key, value)
         origins[key] = f"flag --{key.rpartition('.')[2].replace('_', '-')}"
@@ -225,9 +227,8 @@ def load(
     except ValidationError as error:
         raise _explain(error, where, origins, merged) from None
     config.source.remember(origins)
-    for aggregate in config.aggregate:
-        if aggregate.name in target_dsns:
-            aggregate.remember(f"environment variable {target_dsns[aggregate.name]}")
+    for number, variable in target_dsns.items():
+        config.aggregate[number].remember(f"environment variable {variable}")
     if not config.log.path.is_absolute():
         log = config.log.model_copy(update={"path": file.parent.resolve() / config.log.path})
         config = config.model_copy(update={"log": log})
@@ -338,16 +339,16 @@ def _refuse_misspelt(environ: Mapping[str, str]) -> None:
             )
 
 
-def _target_dsns(merged: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Aggregate → the variable that holds its `target_dsn`, which is set from it."""
+def _target_dsns(merged: Mapping[str, Any], environ: Mapping[str, str]) -> dict[int, str]:
+    """Which aggregate → the variable that holds its `target_dsn`, which is set from it."""
     found = {}
     entries = merged.get("aggregate")
-    for entry in entries if isinstance(entries, list) else ():
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         name = entry.get("name") if isinstance(entry, dict) else None
         variable = f"{_ENV_PREFIX}AGGREGATE_{name}_TARGET_DSN".upper()
         if isinstance(name, str) and variable in environ:
             entry["target_dsn"] = environ[variable]
-            found[name] = variable
+            found[number] = variable
     return found
 
 

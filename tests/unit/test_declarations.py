@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config import load
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ConfigInvalidValue
 from penstock.expressions import BadExpression, columns_of
 
 WHOLE = """
@@ -88,6 +88,8 @@ def test_the_target_s_dsn_can_come_from_the_environment_and_its_errors_name_the_
     assert (dsn, dsn.origin) == ("host=elsewhere", f"environment variable {variable}")
     config = load(file, environ={})
     assert config.aggregate[0].conninfo(config.source.conninfo).origin == "dsn in [source]"
+    with pytest.raises(ConfigInvalidValue, match=f"environment variable {variable}: "):
+        load(file, environ={variable: ""})
 
 
 def test_a_name_in_backticks_in_a_list_is_the_name_inside() -> None:  # M5.2

@@ -60,7 +60,7 @@ def check_empty(storage: Storage, where: str) -> None:
     if found is not None:
         raise LogForeign(
             f"{where} holds something else ({found}) and no {FILE}",
-            remedy="Name an empty or a new directory in [log]; this one is left as it is",
+            remedy="Name an empty or a new directory in [log]; the files in it are left alone",
             path=where,
         )
 

@@ -26,6 +26,14 @@ class Covered:
     end: Lsn
 
 
+def of_another_log(name: str) -> str:
+    """What to do where a position is of a log that is not ours."""
+    return (
+        "If another file has an aggregate of that name in the same database, give this one another "
+        f"name. Else correct path in [log], or, if the log is a new one, run: penstock reset {name}"
+    )
+
+
 def decide(
     covered: Covered,
     progress: Progress | None,
@@ -66,7 +74,7 @@ def decide(
         raise NotSeeded(
             f"aggregate {name} is at a position of log {progress.log_id}, and this is log "
             f"{covered.log_id}",
-            remedy=f"Correct path in [log], or run: penstock reset {name}",
+            remedy=of_another_log(name),
             aggregate=name,
         )
     applied = progress.applied_lsn

@@ -106,7 +106,7 @@ def _not_there(name: TableName, catalog: _Catalog) -> tuple[str, str] | None:
             (
                 "If it was renamed, its changes come under the new name: give it the old one again "
                 "(ALTER TABLE … RENAME TO …), or name the new one in sources, and in tables in "
-                "[source]. If it was dropped, take it out there"
+                "[source], after which only a reset will do. If it was dropped, take it out there"
             ),
         )
     if not table.publishable:

@@ -30,7 +30,7 @@ from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
 from penstock.pipelines.bookkeeping import Progress, keep, read_progress
-from penstock.pipelines.deciding import Covered
+from penstock.pipelines.deciding import Covered, of_another_log
 from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.parking import next_try_s
@@ -192,7 +192,8 @@ class Writer(Closing):
         pause_s = min(max(due_s, _LOOK_SOONEST_S), _LOOK_LATEST_S)
         if due_s <= 0:
             tried = retry(connection, aggregate, self._log_id)
-            self._tell_keys(tried)
+            # Of those that are refused again, nothing: they were told, and `doctor` tells them.
+            self._tell_sums(tried)
             if tried.decision == "apply":
                 pause_s = _GO_ON_S
         self._look_at = time.monotonic() + pause_s
@@ -216,11 +217,10 @@ class Writer(Closing):
             self.applied_lsn = applied.end
         if applied.parked:
             self._look_at = 0.0
-        self._tell_keys(applied)
-
-    def _tell_keys(self, applied: Applied) -> None:
-        if applied.parked:
             _LOG.warning("keys parked", aggregate=self.name, keys=applied.parked)
+        self._tell_sums(applied)
+
+    def _tell_sums(self, applied: Applied) -> None:
         if applied.below_zero and self.config.seed:
             _LOG.error("counts below zero", aggregate=self.name, keys=applied.below_zero)
         elif applied.below_zero:
@@ -318,7 +318,7 @@ class Writer(Closing):
             raise NotSeeded(
                 f"aggregate {self.name} is at a position of log {progress.log_id}, and "
                 f"{self._log.where} is log {self._log_id}",
-                remedy=f"Correct path in [log], or run: penstock reset {self.name}",
+                remedy=of_another_log(self.name),
                 aggregate=self.name,
             )
         if progress.state == "seeded" and progress.applied_lsn > self._log.end().lsn:

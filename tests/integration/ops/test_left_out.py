@@ -65,6 +65,8 @@ def test_parked_keys_are_told_with_their_reasons_and_without_values(notes: Datab
     assert told.pop(("since", "clamped", "info")).what.endswith(" 1 time")
     assert told == {}
     assert "hunter2" not in repr((refused, negative))
+    progress = [f.what for f in diagnose(config_for(notes)) if f.check == "aggregate_progress"]
+    assert [what.endswith(", but for what is parked") for what in progress] == [True, False]
 
 
 def skipped(database: Database, aggregate: int, **by_reason: int) -> list[Finding]:

@@ -417,4 +417,5 @@ def test_progress_of_another_declaration_or_log_is_found(notes18: Database, tmp_
     config = config.model_copy(update={"log": config.log.model_copy(update={"path": log})})
     errors = [f for f in diagnose(config) if f.level == "error"]
     assert [f.what for f in errors] == ["its position is one in another change log"]
+    assert "give this one another name" in errors[0].fix
     assert exit_code(errors) == 2

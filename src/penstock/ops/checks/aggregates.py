@@ -22,6 +22,7 @@ from penstock.ops.taken_names import taken_names
 from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
+from penstock.pipelines.deciding import of_another_log
 from penstock.pipelines.inputs import input_errors
 from penstock.pipelines.target_facts import BOOKKEEPING
 from penstock.postgres.publications import PublicationFacts
@@ -184,13 +185,16 @@ def _progress(
     if log_id is not None and found.log_id != str(log_id):
         what = "its position is one in another change log"
         why = "Nobody knows which changes of this log its targets hold."
-        yield Finding("aggregate_progress", "error", subject, what, why, reset)
+        fix = of_another_log(aggregate.name)
+        yield Finding("aggregate_progress", "error", subject, what, why, fix)
     if found.state == "seeding":
         what = "its seeding has begun and not ended"
         why = "Its targets are not complete."
         yield Finding("aggregate_progress", "info", subject, what, why)
     if _current(found, aggregate, log_id):
         what = f"its targets hold everything up to {found.applied_lsn}"
+        if any(each.aggregate == aggregate.name for each in destination.facts.parked):
+            what += ", but for what is parked"
         yield Finding("aggregate_progress", "ok", subject, what)
 
 
