@@ -13,9 +13,9 @@ _STEPS = {
     (AGGREGATES, "spark started"): "Spark starts",
     (AGGREGATES, "following"): "the job starts",
     (AGGREGATES, "seeded"): "seeding",
-    (AGGREGATES, "first change applied"): "the first change",
+    (AGGREGATES, "first change applied"): "waiting for the first change",
 }
-_LAST = "the first change"
+_LAST = "waiting for the first change"
 
 
 class Milestones:

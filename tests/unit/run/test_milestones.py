@@ -21,7 +21,7 @@ def test_the_account_names_each_step_and_adds_up() -> None:
     account = milestones.said("aggregates", {"event": "first change applied"}, 110.5)
     assert account == (
         "first change applied after 10.5 s: capture connects 1.0 s, Spark starts 4.0 s, "
-        "the job starts 1.5 s, seeding 3.5 s, the first change 0.5 s"
+        "the job starts 1.5 s, seeding 3.5 s, waiting for the first change 0.5 s"
     )
 
 
@@ -31,6 +31,7 @@ def test_it_is_given_once_and_a_part_that_is_started_again_does_not_count() -> N
     milestones.said("capture", {"event": "following"}, 5.0)
     first = {"event": "first change applied"}
     assert milestones.said("aggregates", first, 6.0) == (
-        "first change applied after 6.0 s: capture connects 1.0 s, the first change 5.0 s"
+        "first change applied after 6.0 s: capture connects 1.0 s, "
+        "waiting for the first change 5.0 s"
     )
     assert milestones.said("aggregates", first, 7.0) is None
