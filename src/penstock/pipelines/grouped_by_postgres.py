@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -40,8 +41,10 @@ def grouped_by_postgres(
     bound: Bound,
     source: AggregateSource,
     on_more: OnRows,
-) -> Iterator[Truth]:
-    """All of a table, by portions; `on_more` is told how many rows each has."""
+) -> Generator[Truth, None, None]:
+    """All of a table, by portions, one at least; `on_more` is told how many rows each has. Until
+    it is closed, the connection is its own.
+    """
     columns = columns_of(connection, source, bound)
     alike = printed_alike(connection, source.table)
     keys = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.keys}
@@ -64,24 +67,25 @@ def grouped_by_postgres(
         groups=sql.SQL(", ").join(groups) if groups else sql.SQL("()"),
     )
     place = len(keys) + 1 + len(sums)
-    for rows in _blocks(connection, statement, source.table):
-        found, bad = _result(bound, rows, bound.given[source.table])
-        read = np.array([row[place] for row in rows], np.int64)
-        on_more(int(read.sum()))
-        left_out: Counter[str] = Counter()
-        good = np.ones(len(rows), bool)
-        for name, mask in bad.items():
-            left_out[name] = int(read[good & mask].sum())
-            good &= ~mask
-        for number, name in enumerate(special, place + 1):
-            left_out[name] += sum(rows[each][number] for each in np.flatnonzero(good))
-        good &= np.array([row[len(keys)] > 0 for row in rows], bool)
-        yield Truth(found.filter(pa.array(good)), reasons(source.table, left_out))
+    with closing(_blocks(connection, statement, source.table)) as blocks:
+        for rows in blocks:
+            found, bad = _result(bound, rows, bound.given[source.table])
+            read = np.array([row[place] for row in rows], np.int64)
+            on_more(int(read.sum()))
+            left_out: Counter[str] = Counter()
+            good = np.ones(len(rows), bool)
+            for name, mask in bad.items():
+                left_out[name] = int(read[good & mask].sum())
+                good &= ~mask
+            for number, name in enumerate(special, place + 1):
+                left_out[name] += sum(rows[each][number] for each in np.flatnonzero(good))
+            good &= np.array([row[len(keys)] > 0 for row in rows], bool)
+            yield Truth(found.filter(pa.array(good)), reasons(source.table, left_out))
 
 
 def _blocks(
     connection: psycopg.Connection[Any], statement: sql.Composed, table: TableName
-) -> Iterator[list[tuple[Any, ...]]]:
+) -> Generator[list[tuple[Any, ...]], None, None]:
     """As the server sends them; one at least. Not by a cursor of the server's, which works alone:
     several processes would not group the table together.
     """

@@ -61,25 +61,29 @@ def wait_for_log(source: SourceConfig, log: LogReader, lsn: Lsn, on_wait: Waitin
         if end > seen:
             seen, moved = end, now
         elif now - max(moved, looked) > _LOOK_AT_SLOT_S:
-            if _capture_is_at_it(source):
+            if _capture_is_at_it(source, lsn):
                 moved = now
             looked = time.monotonic()
         if now - moved > _CATCH_UP_S:
             raise VerifyTimeout(
                 f"the change log is complete up to {end} only, {lsn} is needed, and for "
-                f'{_CATCH_UP_S:g} s nobody has read slot "{source.slot}": capture does not run',
-                remedy=_REMEDY,
+                f'{_CATCH_UP_S:g} s nobody has read slot "{source.slot}" for this log',
+                remedy=f"{_REMEDY}. If that is well, correct path in [log]: it writes to another",
                 lsn=lsn,
             )
         telling.wait(f"capture, whose log has to reach {lsn} and is at {end}")
 
 
-def _capture_is_at_it(source: SourceConfig) -> bool:
+def _capture_is_at_it(source: SourceConfig, lsn: Lsn) -> bool:
+    """Not if it has come there already: then it writes to another log."""
     try:
         with connect(source.conninfo) as connection:
-            return _is_read(connection, source.slot)
+            facts = read_slot(connection, source.slot)
     except (SourceError, psycopg.Error):
         return False  # nor can capture be
+    if facts is None or facts.active_pid is None:
+        return False
+    return facts.confirmed_lsn is None or facts.confirmed_lsn < lsn
 
 
 def _is_read(connection: psycopg.Connection, slot: str) -> bool:

@@ -41,7 +41,7 @@ from penstock.pipelines.bookkeeping import (
 )
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.held_log import consumer_of
-from penstock.pipelines.locks import is_locked, try_lock
+from penstock.pipelines.locks import is_locked, lock_soon
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_session import connect_target
@@ -141,7 +141,7 @@ def _alone(config: Config, aggregate: AggregateConfig) -> Iterator[psycopg.Conne
     """
     with connect_target(aggregate.conninfo(config.source.conninfo)) as target:
         with usable(aggregate.name):
-            mine = try_lock(target, "seeding", aggregate.name)
+            mine = lock_soon(target, "seeding", aggregate.name)
         if not mine:
             raise SeedingUnderWay(
                 f"aggregate {aggregate.name} is being seeded by another process",

@@ -40,8 +40,7 @@ SELECT a.attname
 class Truth:
     """What rows add up to, and how many of them are not in it."""
 
-    # Dimensions as text, measures as numbers. Of some rows, or of all: of these each combination is
-    # there once.
+    # Dimensions as text, measures as numbers. A combination may be there more than once.
     sums: pa.Table
     # As the log's reader does: those with values that Spark cannot hold, by reason.
     skipped: Counter[str]

@@ -8,7 +8,7 @@ definition of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any
 
@@ -36,9 +36,10 @@ def true_sums(
 
     def sums() -> Generator[pa.Table, None, None]:
         yield nothing(bound)
-        for part in _parts(connection, bound, spark, _added_up(on_rows), on_grouping):
-            skipped.update(part.skipped)
-            yield part.sums
+        with closing(_parts(connection, bound, spark, _added_up(on_rows), on_grouping)) as parts:
+            for part in parts:
+                skipped.update(part.skipped)
+                yield part.sums
 
     with closing(sums()) as found:
         return Truth(together(found, list(config.dimensions), list(config.measures)), skipped)
@@ -50,7 +51,7 @@ def _parts(
     spark: Callable[[], SparkSession],
     on_more: OnRows,
     on_grouping: OnGrouping,
-) -> Iterator[Truth]:
+) -> Generator[Truth, None, None]:
     """As they come: one combination may be in many."""
     session = None if bound.config.all_plain else spark()
     if session is not None:
@@ -59,8 +60,11 @@ def _parts(
         if not source.rows_count:
             continue
         if session is None:
-            with told(connection, source.table, on_grouping):
-                yield from grouped_by_postgres(connection, bound, source, on_more)
+            with closing(grouped_by_postgres(connection, bound, source, on_more)) as portions:
+                with told(connection, source.table, on_grouping):
+                    first = next(portions)  # there is one at least
+                yield first
+                yield from portions
         else:
             yield from grouped_by_spark(connection, bound, source, session, on_more)
 

@@ -29,7 +29,7 @@ from penstock.errors import (
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
-from penstock.pipelines.bookkeeping import Progress, keep, read_progress
+from penstock.pipelines.bookkeeping import Progress, claim, keep, read_progress
 from penstock.pipelines.deciding import Covered, of_another_log
 from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import try_lock
@@ -283,9 +283,11 @@ class Writer(Closing):
                 "UPDATE penstock.progress SET epoch = epoch + 1 WHERE aggregate = %s", [self.name]
             )
             progress = read_progress(connection, self.name)
-            keep(connection, self.name, [each.table for each in self.config.targets])
-        assert progress is not None  # noqa: S101 - it was there just now
-        self.needs_seed = progress.state == "seeding"
+            assert progress is not None  # noqa: S101 - it was there just now
+            self.needs_seed = progress.state == "seeding"
+            # A reset that is under way frees what the aggregate had when it is done.
+            take = claim if self.needs_seed else keep
+            take(connection, self.name, [each.table for each in self.config.targets])
         if not self.needs_seed:
             # A seeding notes where it begins, and takes it back if it fails: the targets may be
             # further behind.

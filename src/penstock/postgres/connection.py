@@ -98,17 +98,6 @@ class ReplicationConnection(Closing):
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
         self._poll.register(self._awaken, select.POLLIN)
-        self._take_texts_as_they_are()
-
-    def _take_texts_as_they_are(self) -> None:
-        """A database without an encoding holds any bytes: asked for UTF-8, the server ends
-        replication at the first text that is something else, and at each try again. As it is, who
-        decodes that text tells it apart.
-        """
-        if self._pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
-            self._ask("SET client_encoding = SQL_ASCII")
-            with _lost_if_broken():
-                self._next_result()  # that was all
 
     @property
     def server_version(self) -> int:
@@ -139,6 +128,7 @@ class ReplicationConnection(Closing):
             f"proto_version '{self.protocol_version}', publication_names '\"{quoted}\"', "
             "streaming 'on', messages 'true'"
         )
+        self._take_texts_as_they_are()
         result = self._ask(f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})')
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise self._explain_start(result, slot)
@@ -222,6 +212,16 @@ class ReplicationConnection(Closing):
         if self._ended and not run:
             raise self._explain_end()
         return run
+
+    def _take_texts_as_they_are(self) -> None:
+        """A database without an encoding holds any bytes: asked for UTF-8, the server ends
+        replication at the first text that is something else, and at each try again. As it is, who
+        decodes that text tells it apart.
+        """
+        if self._pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
+            self._ask("SET client_encoding = SQL_ASCII")
+            with _lost_if_broken():
+                self._next_result()  # that was all
 
     def _wait(self, timeout_s: float) -> bool:
         """Whether the server has sent something; false after the time-out or a `wake`."""

@@ -5,7 +5,7 @@ Stage: postgres, pure. In `pgoutput`'s drawings they are called
     u8 i16 i32 i64 u32 u64   big-endian integers
     lsn                      u64, a position in the WAL
     time                     i64, microseconds since 2000-01-01 UTC
-    name                     UTF-8, ended by a zero byte (the connection sets client_encoding)
+    name                     UTF-8, ended by a zero byte
     length | data            i32, then as many bytes
 
 Every method takes the words that name the field in an error, and steps over the field. What is not

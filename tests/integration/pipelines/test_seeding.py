@@ -172,6 +172,28 @@ def test_a_combination_of_several_tables_is_told_once(
     assert shown(source) == {**EXPECTED, ("s", "a"): 3, ("other", "a"): 1}
 
 
+@on_18
+@pytest.mark.parametrize("most_in_driver", [100, 1])
+def test_sums_with_many_decimals_are_exact_however_they_are_written(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_in_driver: int
+) -> None:  # M5.2, M5.5
+    monkeypatch.setattr(staging, "MOST_IN_DRIVER", most_in_driver)
+    source.run(
+        "ALTER TABLE notifications ALTER price TYPE numeric(28,18)",
+        "UPDATE notifications SET price = id * 0.000000000000000001",
+        "ALTER TABLE stats ADD cost numeric",
+    )
+    seed(
+        config_of(source, tmp_path),
+        declared(measures={"count": "count", "cost": "sum(price)"}),
+        no_spark,
+    )
+    expected = "SELECT service, status, sum(price) FROM notifications GROUP BY 1, 2 ORDER BY 2"
+    assert source.rows("SELECT service, status, cost FROM stats ORDER BY 2") == source.rows(
+        expected
+    )
+
+
 def test_a_key_that_the_target_refuses_is_parked_when_seeding_too(
     source: Database, tmp_path: Path
 ) -> None:  # M5.4, M5.5

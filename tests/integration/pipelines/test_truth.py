@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 
 from penstock.decode.deltas import ROWS
+from penstock.lsn import Lsn
 from penstock.pipelines import grouped_by_postgres, grouped_by_spark
 from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.log_deltas import log_deltas
@@ -23,7 +25,7 @@ from penstock.postgres.tables import read_tables
 from support.capturing import capturing
 from support.database import Database
 from support.targets import declared
-from support.truth import complete, no_spark, published, truth, truth_of
+from support.truth import COUNTS, NOTIFICATIONS, complete, no_spark, published, truth, truth_of
 
 
 def test_values_that_are_equal_and_not_printed_alike_are_several_keys(
@@ -96,6 +98,30 @@ def test_keys_are_written_as_the_log_writes_them(
     deltas = log_deltas(log, bound, start, source.lsn, no_spark)
     assert sums == rolled_up(deltas.sums, columns, ["count"])
     assert len(sums) == 2
+
+
+def test_a_reading_that_is_broken_off_leaves_the_connection_and_no_thread(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.5: whoever is told of rows may end it
+    monkeypatch.setattr(grouped_by_postgres, "_MOST_ROWS", 2)
+    monkeypatch.setattr(grouped_by_postgres, "_AT_ONCE", 1)
+    database18.run(
+        *NOTIFICATIONS, "INSERT INTO notifications SELECT n, n::text FROM generate_series(1, 9) n"
+    )
+    told: list[int] = []
+
+    def enough(rows: int) -> None:
+        told.append(rows)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with snapshot(database18.dsn()) as source:
+        types = types_of(read_tables(source.connection, [each.table for each in COUNTS.sources]))
+        with pytest.raises(KeyboardInterrupt):
+            true_sums(source.connection, bind(COUNTS, types, Lsn(1)), no_spark, enough)
+        assert source.connection.execute("SELECT 1").fetchone() == (1,)
+    assert told == [2, 4]
+    assert "telling" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_rows_are_read_out_as_the_log_has_them(database18: Database) -> None:  # M5.5

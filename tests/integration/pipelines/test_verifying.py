@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -234,6 +235,22 @@ def test_one_that_has_ended_meanwhile_is_not(
     with pytest.raises(VerifyTimeout, match=r"for 0\.5 s nobody has read slot") as caught:
         wait_for_log(stopped.source, log, Lsn(log.end().lsn + 1), Mock())
     assert caught.value.remedy.startswith("Start it: penstock run")
+
+
+@on_18
+def test_one_that_writes_to_another_log_is_not(
+    database: Database, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.6, M7.3: the slot is read, and this log never moves
+    monkeypatch.setattr(log_awaited, "_CATCH_UP_S", 0.5)
+    monkeypatch.setattr(log_awaited, "_LOOK_AT_SLOT_S", 0.1)
+    copied = tmp_path / "copied"
+    shutil.copytree(config.log.path, copied)
+    database.run("INSERT INTO notifications VALUES (900, 's', 'a', 1)")
+    now = database.wal_position()
+    eventually(lambda: database.confirmed(SLOT) >= now, "capture has it")
+    with pytest.raises(VerifyTimeout) as caught:
+        wait_for_log(config.source, LogReader(copied), now, Mock())
+    assert "correct path in [log]" in caught.value.remedy
 
 
 def test_the_log_keeps_what_is_needed_until_it_is_verified(

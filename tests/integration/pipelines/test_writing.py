@@ -298,6 +298,21 @@ def test_a_target_from_before_what_the_log_holds_must_be_reset(job: Job) -> None
 
 
 @on_18
+def test_a_job_that_starts_during_a_reset_frees_no_table_that_is_still_shown(
+    job: Job,
+) -> None:  # M5.5: the reset does, when it is done
+    with job.writer() as writer:
+        assert writer.needs_seed is False
+    job.database.run(
+        "UPDATE penstock.progress SET state = 'seeding'",
+        "INSERT INTO penstock.targets VALUES ('public.before', 'counts')",
+    )
+    with job.writer() as writer:
+        assert writer.needs_seed
+    kept = job.database.rows("SELECT target FROM penstock.targets ORDER BY 1")
+    assert kept == [("public.before",), ("public.stats",)]
+
+
 def test_a_seeding_that_writes_holds_up_nobody(job: Job) -> None:  # M5.5
     with job.writer(declared()) as writer, job.database.connect(autocommit=False) as seeding:
         seeding.execute("SELECT FROM penstock.progress FOR UPDATE")
