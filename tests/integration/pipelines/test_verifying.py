@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -171,25 +172,35 @@ def test_what_is_not_seeded_is_told_before_the_source_is_read(
     assert "penstock reset counts" in caught.value.remedy
 
 
+@contextmanager
+def walsender_held_up(database: Database) -> Iterator[Callable[[], None]]:
+    """It sends nothing until the function is called, or the block ends."""
+    pid = database.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", SLOT)
+
+    def go_on() -> None:
+        os.kill(pid, signal.SIGCONT)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield go_on
+    finally:
+        go_on()
+
+
 def test_a_capture_that_is_behind_is_waited_for_and_that_is_told(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.6
     seed(config, COUNTS, no_spark)
     monkeypatch.setattr(log_awaited, "_QUIET_S", 0.1)
-    walsender = database.value(
-        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", SLOT
-    )
     told: list[str] = []
 
-    def goes_on(what: str) -> None:
-        told.append(what)
-        os.kill(walsender, signal.SIGCONT)
+    with walsender_held_up(database) as go_on:
 
-    os.kill(walsender, signal.SIGSTOP)
-    try:
-        assert verified(config, on_wait=goes_on).differences == ()
-    finally:
-        os.kill(walsender, signal.SIGCONT)
+        def on_wait(what: str) -> None:
+            told.append(what)
+            go_on()
+
+        assert verified(config, on_wait=on_wait).differences == ()
     (waited_for,) = told
     assert waited_for.startswith("capture, whose log has to reach ")
 
@@ -204,21 +215,16 @@ def test_a_capture_that_is_at_a_large_transaction_is_waited_for_however_long_it_
     monkeypatch.setattr(log_awaited, "_LOOK_AT_SLOT_S", 0.1)
     monkeypatch.setattr(log_awaited, "_QUIET_S", 0.1)
     monkeypatch.setattr(log_awaited, "_TELL_EVERY_S", 1.5)
-    walsender = database.value(
-        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", SLOT
-    )
     told: list[str] = []
 
-    def goes_on(what: str) -> None:
-        told.append(what)
-        if len(told) == 2:
-            os.kill(walsender, signal.SIGCONT)
+    with walsender_held_up(database) as go_on:
 
-    os.kill(walsender, signal.SIGSTOP)
-    try:
-        assert verified(config, on_wait=goes_on).differences == ()
-    finally:
-        os.kill(walsender, signal.SIGCONT)
+        def on_wait(what: str) -> None:
+            told.append(what)
+            if len(told) == 2:
+                go_on()
+
+        assert verified(config, on_wait=on_wait).differences == ()
     assert len(told) == 2
 
 
