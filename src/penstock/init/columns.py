@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.expressions import BadExpression, plain_column, quoted
 from penstock.init.facts import Surveyed
-from penstock.pipelines.inputs import INTEGERS, can_group, can_sum
+from penstock.pipelines.inputs_checked import INTEGERS, can_group, can_sum
 from penstock.postgres.tables import Column
 from penstock.words import counted
 

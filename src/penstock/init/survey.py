@@ -22,7 +22,7 @@ from penstock.init.facts import Statistics, Survey, Surveyed
 from penstock.names import TableName, fitted_name
 from penstock.ops.facts import read_facts
 from penstock.pipelines.bookkeeping import SCHEMA
-from penstock.pipelines.inputs import can_group
+from penstock.pipelines.inputs_checked import can_group
 from penstock.postgres.catalog import check_version
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.connect import connect

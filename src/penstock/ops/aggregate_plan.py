@@ -14,7 +14,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.old_values import old_value_errors
 from penstock.ops.steps import Plan
 from penstock.ops.target_plan import target_steps
-from penstock.pipelines.inputs import input_errors
+from penstock.pipelines.inputs_checked import input_errors
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
 

@@ -12,7 +12,8 @@ from penstock.config import Config, SourceConfig
 from penstock.errors import PenstockError
 from penstock.names import TableName
 from penstock.ops.facts import SourceFacts
-from penstock.pipelines.inputs import GENERATED_VERSION, reads_generated
+from penstock.pipelines.inputs import reads_generated
+from penstock.pipelines.unsent import GENERATED_VERSION
 from penstock.postgres.identity import (
     Wanted,
     needs_generated_columns,

@@ -11,8 +11,8 @@ from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
-from penstock.pipelines.inputs import unsent_errors
 from penstock.pipelines.old_values import corrected, partition_error
+from penstock.pipelines.unsent import unsent_errors
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.publications import PublicationFacts, read_publications

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.decode.types import Kind, ValueType
-from penstock.pipelines.inputs import INTEGERS
+from penstock.pipelines.inputs_checked import INTEGERS
 from penstock.postgres.column_types import BaseType
 
 # What a modifier of a text counts besides its characters.

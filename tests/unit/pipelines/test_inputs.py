@@ -10,7 +10,8 @@ import pytest
 from penstock.declarations import AggregateConfig
 from penstock.errors import InputUnfit
 from penstock.names import TableName
-from penstock.pipelines.inputs import input_errors, input_types
+from penstock.pipelines.inputs import input_types
+from penstock.pipelines.inputs_checked import input_errors
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.publications import (
     OPERATIONS,

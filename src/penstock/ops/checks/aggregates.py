@@ -23,7 +23,7 @@ from penstock.ops.target_grants import missing_grants
 from penstock.ops.target_plan import clashes, destination_errors
 from penstock.pipelines.bookkeeping import SCHEMA, Progress
 from penstock.pipelines.deciding import of_another_log
-from penstock.pipelines.inputs import input_errors
+from penstock.pipelines.inputs_checked import input_errors
 from penstock.pipelines.target_facts import BOOKKEEPING
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts

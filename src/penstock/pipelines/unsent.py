@@ -1,0 +1,157 @@
+"""What a publication leaves out of what aggregates count: changes that never reach the log, so that
+nobody would notice that they are missing. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.declarations import AggregateConfig, AggregateSource
+from penstock.errors import InputUnfit
+from penstock.names import TableName, quote
+from penstock.pipelines.inputs import counting_sources, input_column, unfit
+from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.tables import Column, TableFacts
+
+# Stored generated columns can be sent.
+GENERATED_VERSION = 18
+
+
+def unsent_errors(
+    aggregates: Sequence[AggregateConfig],
+    tables: Mapping[TableName, TableFacts],
+    publication: PublicationFacts,
+    major: int,
+) -> Iterator[tuple[AggregateConfig, InputUnfit]]:
+    """What the publication leaves out of its tables, and which aggregate counts it: changes that
+    never reach the log, so that nobody would notice that they are missing.
+
+    The remedy for a table holds for all of these aggregates.
+    """
+    for aggregate in aggregates:
+        for source, table in counting_sources(aggregate, tables):
+            for what, remedy in _not_all_sent(aggregate, source, table, publication, aggregates):
+                about = f"aggregate {aggregate.name} counts rows of {table.name}"
+                yield aggregate, InputUnfit(f"{about}, {what}", remedy=remedy, table=table.name)
+            for name in aggregate.inputs:
+                if (column := input_column(source, table, name)) is not None:
+                    for what, remedy in _not_sent(column, table, publication, major, aggregates):
+                        yield aggregate, unfit(aggregate, table, column, what, remedy)
+
+
+def _not_all_sent(
+    aggregate: AggregateConfig,
+    source: AggregateSource,
+    table: TableFacts,
+    publication: PublicationFacts,
+    aggregates: Sequence[AggregateConfig],
+) -> Iterator[tuple[str, str]]:
+    name = quote(publication.name)
+    # One that was seeded is wrong after a truncate that it has not heard of.
+    needed = source.rules | ({"truncate"} if aggregate.seed else set())
+    if missing := [op for op in OPERATIONS if op in needed - publication.operations]:
+        yield (
+            f'and publication "{publication.name}" does not send {", ".join(missing)}',
+            f"Run: ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')",
+        )
+    yield from _sent_elsewhere(table, publication)
+    held = publication.entry(table)
+    if aggregate.seed and held is not None and held.row_filter:
+        # The log has rows that come and go where they cross the filter; the table has all.
+        yield (
+            (
+                f'of which publication "{publication.name}" sends only those with '
+                f"{held.row_filter}, while seeding counts all"
+            ),
+            (
+                f"Run: {_published_anew(table, held, publication, aggregates)}; and give the "
+                "aggregate a filter instead. Or count only what changes from now on: seed = false"
+            ),
+        )
+
+
+def _published_anew(
+    table: TableFacts,
+    held: PublishedTable,
+    publication: PublicationFacts,
+    aggregates: Sequence[AggregateConfig],
+) -> str:
+    """The SQL that publishes a table with all that aggregates need of it, and else as it was."""
+    counting = [
+        (each, source)
+        for each in aggregates
+        for source, _ in counting_sources(each, {table.name: table})
+    ]
+    listed, rows = "", ""
+    if held.columns is not None:
+        read = (
+            input_column(source, table, name) for each, source in counting for name in each.inputs
+        )
+        sent = (
+            column.name for column in read if column is not None and column.generated != "virtual"
+        )
+        listed = f" ({', '.join(map(quote, dict.fromkeys((*held.columns, *sent))))})"
+    if held.row_filter and not any(each.seed for each, _ in counting):
+        rows = f" WHERE {held.row_filter}"
+    name, sql = quote(publication.name), held.name.sql
+    return (
+        f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {sql}; "
+        f"ALTER PUBLICATION {name} ADD TABLE {sql}{listed}{rows}; COMMIT"
+    )
+
+
+def _sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator[tuple[str, str]]:
+    """Changes that reach the log under another name than the table's: nobody looks for them."""
+    if publication.entry(table) is None:
+        return
+    sent = f'whose changes publication "{publication.name}" sends under the'
+    under = publication.sent_under(table)
+    if under is None:
+        yield (
+            f"{sent} names of its partitions",
+            (
+                f"Run: ALTER PUBLICATION {quote(publication.name)} "
+                "SET (publish_via_partition_root = true)"
+            ),
+        )
+    elif under != table.name:
+        yield (
+            f"{sent} name of {under}, which is published too and of which it is a partition",
+            (
+                f'Name "{under}" in sources, and in tables in [source], instead of "{table.name}", '
+                "with a filter if only some of its rows are to count"
+            ),
+        )
+
+
+def _not_sent(
+    column: Column,
+    table: TableFacts,
+    publication: PublicationFacts,
+    major: int,
+    aggregates: Sequence[AggregateConfig],
+) -> Iterator[tuple[str, str]]:
+    name = quote(publication.name)
+    held = publication.entry(table)
+    listed = held.columns if held is not None else None
+    if column.generated == "virtual":
+        yield (
+            "a virtual generated column, which is never in the WAL",
+            (
+                "Read the columns that it is computed from, with an expression of Spark SQL; or "
+                "make it STORED"
+            ),
+        )
+    elif held is not None and listed is not None and column.name not in listed:
+        yield (
+            f'which publication "{publication.name}" does not send',
+            f"Run: {_published_anew(table, held, publication, aggregates)}",
+        )
+    elif column.generated == "stored" and listed is None and not publication.generated_columns:
+        instead = "read the columns that it is computed from, with an expression of Spark SQL"
+        yield (
+            f'a generated column, which publication "{publication.name}" does not send',
+            f"Run: ALTER PUBLICATION {name} SET (publish_generated_columns = stored); or {instead}"
+            if major >= GENERATED_VERSION
+            else f"PostgreSQL {major} cannot send it: {instead}",
+        )
