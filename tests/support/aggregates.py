@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.config import Config
+from penstock.declarations import AggregateConfig
 from penstock.ops.doctor import diagnose
 from penstock.ops.findings import Finding
 from support.database import Database
@@ -31,6 +32,10 @@ def declared(**changes: Any) -> dict[str, Any]:
         "targets": ["stats"],
     }
     return given | changes
+
+
+def by_status(**changes: Any) -> AggregateConfig:
+    return AggregateConfig.model_validate(declared(**{"dimensions": ["status"], **changes}))
 
 
 def config_with(database: Database, *aggregates: dict[str, Any], **source: Any) -> Config:

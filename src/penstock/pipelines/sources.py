@@ -12,7 +12,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
 from penstock.pipelines.old_values import corrected, partition_error
-from penstock.pipelines.unsent import unsent_errors
+from penstock.pipelines.unsent import absent_errors, unsent_errors
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.publications import PublicationFacts, read_publications
@@ -72,7 +72,7 @@ def _source_errors(
 
 def _unseen(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> InputUnfit | None:
     """One for all aggregates: one remedy may mend all, and then nothing tells of the others."""
-    found = list(_absent(aggregates, catalog))
+    found = list(absent_errors(aggregates, catalog.tables, catalog.publication))
     if catalog.publication is not None:
         found += unsent_errors(aggregates, catalog.tables, catalog.publication, catalog.major)
     if not found:
@@ -84,41 +84,3 @@ def _unseen(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> InputUn
         remedy=f"{remedies}. Then correct what was counted: {corrected(wrong.values())}",
         aggregates=tuple(wrong),
     )
-
-
-def _absent(
-    aggregates: Sequence[AggregateConfig], catalog: _Catalog
-) -> Iterator[tuple[AggregateConfig, InputUnfit]]:
-    """Tables that count and of which nothing is sent at all."""
-    for aggregate in aggregates:
-        for source in aggregate.sources:
-            if source.rules and (wrong := _not_there(source.table, catalog)) is not None:
-                what, remedy = wrong
-                about = f"aggregate {aggregate.name} counts rows of {source.table}"
-                yield aggregate, InputUnfit(f"{about}, {what}", remedy=remedy, table=source.table)
-
-
-def _not_there(name: TableName, catalog: _Catalog) -> tuple[str, str] | None:
-    table, publication = catalog.tables.get(name), catalog.publication
-    if table is None:
-        return (
-            "which does not exist",
-            (
-                "If it was renamed, its changes come under the new name: give it the old one again "
-                "(ALTER TABLE … RENAME TO …), or name the new one in sources, and in tables in "
-                "[source], after which only a reset will do. If it was dropped, take it out there"
-            ),
-        )
-    if not table.publishable:
-        return (
-            f"which cannot be published ({table.spelled_kind}): its changes are not in the WAL",
-            f"Run: ALTER TABLE {name.sql} SET LOGGED"
-            if table.persistence == "unlogged"
-            else "Name a table instead in sources, and in tables in [source]",
-        )
-    if publication is not None and publication.entry(table) is None:
-        return (
-            f'which publication "{publication.name}" does not hold',
-            "Run `penstock setup`, which adds it",
-        )
-    return None

@@ -17,26 +17,71 @@ from penstock.postgres.tables import Column, TableFacts
 GENERATED_VERSION = 18
 
 
+def absent_errors(
+    aggregates: Sequence[AggregateConfig],
+    tables: Mapping[TableName, TableFacts],
+    publication: PublicationFacts | None,
+) -> Iterator[tuple[AggregateConfig, InputUnfit]]:
+    """Tables that count and of which nothing is sent at all; without a publication nothing is
+    captured, which capture tells.
+    """
+    for aggregate in aggregates:
+        for source in aggregate.sources:
+            wrong = _not_there(source.table, tables.get(source.table), publication)
+            if source.rules and wrong is not None:
+                yield aggregate, _uncounted(aggregate, source.table, *wrong)
+
+
 def unsent_errors(
     aggregates: Sequence[AggregateConfig],
     tables: Mapping[TableName, TableFacts],
     publication: PublicationFacts,
     major: int,
 ) -> Iterator[tuple[AggregateConfig, InputUnfit]]:
-    """What the publication leaves out of its tables, and which aggregate counts it: changes that
-    never reach the log, so that nobody would notice that they are missing.
+    """What the publication leaves out of its tables, and which aggregate counts it.
 
     The remedy for a table holds for all of these aggregates.
     """
     for aggregate in aggregates:
         for source, table in counting_sources(aggregate, tables):
             for what, remedy in _not_all_sent(aggregate, source, table, publication, aggregates):
-                about = f"aggregate {aggregate.name} counts rows of {table.name}"
-                yield aggregate, InputUnfit(f"{about}, {what}", remedy=remedy, table=table.name)
+                yield aggregate, _uncounted(aggregate, table.name, what, remedy)
             for name in aggregate.inputs:
                 if (column := input_column(source, table, name)) is not None:
                     for what, remedy in _not_sent(column, table, publication, major, aggregates):
                         yield aggregate, unfit(aggregate, table, column, what, remedy)
+
+
+def _uncounted(aggregate: AggregateConfig, table: TableName, what: str, remedy: str) -> InputUnfit:
+    about = f"aggregate {aggregate.name} counts rows of {table}"
+    return InputUnfit(f"{about}, {what}", remedy=remedy, table=table)
+
+
+def _not_there(
+    name: TableName, table: TableFacts | None, publication: PublicationFacts | None
+) -> tuple[str, str] | None:
+    if table is None:
+        return (
+            "which does not exist",
+            (
+                "If it was renamed, its changes come under the new name: give it the old one again "
+                "(ALTER TABLE … RENAME TO …), or name the new one in sources, and in tables in "
+                "[source], after which only a reset will do. If it was dropped, take it out there"
+            ),
+        )
+    if not table.publishable:
+        return (
+            f"which cannot be published ({table.spelled_kind}): its changes are not in the WAL",
+            f"Run: ALTER TABLE {name.sql} SET LOGGED"
+            if table.persistence == "unlogged"
+            else "Name a table instead in sources, and in tables in [source]",
+        )
+    if publication is not None and publication.entry(table) is None:
+        return (
+            f'which publication "{publication.name}" does not hold',
+            "Run `penstock setup`, which adds it",
+        )
+    return None
 
 
 def _not_all_sent(
