@@ -94,7 +94,7 @@ class Pump:
         if self._flushing.due(
             now,
             pending_bytes=self.log.pending_bytes,
-            drained=not run,
+            drained=self.connection.drained,
             unnoted=self._unnoted,
             urgent=self.session.shutting_down,
         ):

@@ -33,6 +33,8 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.postgres.connect import connect
 from penstock.postgres.envelope import StatusUpdate
+from penstock.postgres.pace import STEP_S, Pace
+from penstock.postgres.receive_buffer import hold_little, waiting_bytes
 
 _RECONNECTS = "Penstock connects again by itself"
 _UNDEFINED_OBJECT = "42704"
@@ -43,6 +45,10 @@ _NO_UTF8 = ("22021", "22P05")
 _ANSWER_S = 30.0
 # Long enough for a walsender to send a few more messages, too short to be seen as latency.
 _COALESCE_S = 0.0002
+# Where this little has come together, the server has no more that waits for us to read.
+_FEW_BYTES = 2**14
+# What is taken in one step: it bounds our memory.
+_STEP_BYTES = 2**22
 # How long a clean end may take: the server may be in the middle of a large commit.
 _GOODBYE_S = 2.0
 
@@ -98,6 +104,10 @@ class ReplicationConnection(Closing):
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
         self._poll.register(self._awaken, select.POLLIN)
+        # Whether nothing more was there when `read` returned.
+        self.drained = True
+        self._pace = Pace(time.monotonic())
+        self._is_local = hold_little(self._pgconn.socket)
 
     @property
     def server_version(self) -> int:
@@ -141,9 +151,12 @@ class ReplicationConnection(Closing):
         and `PublicationMissing` when the server skips changes; nothing of that run is handed out.
         """
         with _lost_if_broken():
+            took_all = False
             run = self._drain()
             if not run:
                 self._pgconn.flush()
+                if self._is_local and self._pace.is_much:
+                    took_all = self._take_a_step()
                 # Before waiting: TLS may hold bytes that the socket no longer shows.
                 self._pgconn.consume_input()
                 run = self._drain()
@@ -155,6 +168,8 @@ class ReplicationConnection(Closing):
                     run = self._drain()
         if self._skipping is not None:
             raise self._skipping
+        self.drained = took_all or not run
+        self._pace.received(sum(map(len, run)), time.monotonic())
         return run
 
     def send(self, update: StatusUpdate) -> None:
@@ -212,6 +227,19 @@ class ReplicationConnection(Closing):
         if self._ended and not run:
             raise self._explain_end()
         return run
+
+    def _take_a_step(self) -> bool:
+        """Let much come together on the server's side; whether all of it could be taken."""
+        time.sleep(STEP_S)
+        taken = 0
+        while (waiting := waiting_bytes(self._pgconn.socket)) >= _FEW_BYTES:
+            if taken >= _STEP_BYTES:
+                return False
+            self._pgconn.consume_input()
+            taken += waiting
+            # What the server could not send before comes now.
+            time.sleep(_COALESCE_S)
+        return True
 
     def _take_texts_as_they_are(self) -> None:
         """A database without an encoding holds any bytes: asked for UTF-8, the server ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import threading
@@ -268,6 +269,30 @@ def sent(database: Database) -> Lsn:
 def read_to_the_end(connection: ReplicationConnection, received: list[bytes]) -> NoReturn:
     while True:
         received += map(bytes, connection.read(5.0))
+
+
+def test_a_backlog_is_taken_in_steps_and_what_comes_after_it_at_once(database: Database) -> None:
+    prepare(database)
+    with database.connect() as writer:
+        for _ in range(200):
+            insert_items(writer, 200)
+    with replicating(database.dsn()) as connection, database.connect() as writer:
+        received: list[bytes] = []
+        steps = []
+        while not ended(received, b"C", 200):
+            run = connection.read(5.0)
+            assert run or connection.drained
+            received += map(bytes, run)
+            if connection.drained and run:
+                steps.append(sum(map(len, run)))
+        # More than a read of the socket brings.
+        assert max(steps) > 2**16
+        kinds = b"".join(payload[:1] for payload in payloads(received))
+        assert re.fullmatch(rb"(BR?I{200}C)+", kinds), "all of it, in order"
+        connection.read(0.1)
+        insert_items(writer, 1)
+        read_until(connection, lambda got: ended(got, b"C"))
+        assert not connection._pace.is_much
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:

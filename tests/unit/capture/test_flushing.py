@@ -50,6 +50,13 @@ def test_where_there_is_more_than_a_little_more_is_waited_for() -> None:
     assert wake_at(policy, 0.03, 100) == 0.03
 
 
+def test_what_came_as_very_much_at_once_waits_for_nothing() -> None:
+    policy = FlushPolicy()
+    assert not due(policy, 0.0, 2**18), "there is more to read"
+    assert due(policy, 0.0, 2**18, drained=True)
+    assert not due(FlushPolicy(), 0.0, 2**18 - 1, drained=True)
+
+
 def test_a_position_alone_is_noted_once_a_second() -> None:  # M3.8
     policy = FlushPolicy()
     assert due(policy, 10.0, unnoted=True)

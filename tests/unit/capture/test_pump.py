@@ -39,9 +39,11 @@ class ScriptedConnection:
         self._directory = directory
         self._runs = list(runs)
         self.confirmed: list[Lsn] = []
+        self.drained = False
         self.ended = False
 
     def read(self, timeout_s: float) -> list[memoryview]:
+        self.drained = not self._runs
         if not self._runs:
             self._stop.set()
             return []
@@ -85,6 +87,7 @@ class EndlessConnection:
 
     protocol_version = 4
     run_bytes = 2**20
+    drained = False
 
     def __init__(self, stop: threading.Event, runs: int) -> None:
         self._stop = stop
