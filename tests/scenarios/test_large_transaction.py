@@ -137,14 +137,15 @@ def test_a_slow_disk_slows_the_server_and_does_not_fill_our_memory(
     in_flight = InFlight()
     in_flight.watch(monkeypatch)
     prepare(database18)
-    database18.run(  # rows as large as they come without TOAST: 40 MB in one transaction
+    database18.run(  # rows as large as they come without TOAST: 60 MB in one transaction
         "INSERT INTO items (writer, seq, body)"
-        " SELECT 0, n, repeat(md5(n::text), 60) FROM generate_series(1, 20000) AS n"
+        " SELECT 0, n, repeat(md5(n::text), 60) FROM generate_series(1, 30000) AS n"
     )
     mirror = Mirror(tmp_path)
     with capturing(capture_config(database18.dsn(), tmp_path)) as running:
         mirror.must_equal(database18)
         assert running.connections == 1
+    assert in_flight.largest_run <= 2**20 + 2**18, "a step, and what one read brings"
     bound = 4 * 2**20 + in_flight.largest_run
     assert in_flight.received > 8 * bound, "the server had much more to send"
     assert in_flight.most_pending <= bound

@@ -2,9 +2,9 @@
 
 Flush when the socket is drained, so that a lone transaction waits for nobody; or when enough has
 come together; or when the oldest of it has waited long enough. Behind a backlog the socket is
-drained all the time, for we are faster than the server: where there is more than a little, and not
-very much, more is waited for. A position that comes from keepalives alone is noted now and then
-only: it costs a sync.
+drained all the time, for we are faster than the server: where there is more than a little, more is
+waited for, unless it was read in a step, which has done so. A position that comes from keepalives
+alone is noted now and then only: it costs a sync.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ _LONGEST_WAIT_S = 0.05
 # them, would be more than what they hold (`bench pipeline`).
 _LITTLE_BYTES = 2**16
 _GATHER_S = 0.01
-# So much came at once: nothing is gained by waiting for more.
-_MUCH_BYTES = 2**18
 _NOTE_INTERVAL_S = 1.0
 
 
@@ -32,19 +30,28 @@ class FlushPolicy:
     _flushed_at: float = float("-inf")
 
     def due(
-        self, now: float, *, pending_bytes: int, drained: bool, unnoted: bool, urgent: bool
+        self,
+        now: float,
+        *,
+        pending_bytes: int,
+        drained: bool,
+        stepped: bool,
+        unnoted: bool,
+        urgent: bool,
     ) -> bool:
-        """`unnoted`: the received position is beyond the log's; `urgent`: the server waits."""
+        """`stepped`: what was read had come together; `unnoted`: the received position is beyond
+        the log's; `urgent`: the server waits.
+        """
         if not pending_bytes:
             self._waiting_since = None
             return unnoted and (urgent or now - self._flushed_at >= _NOTE_INTERVAL_S)
         if self._waiting_since is None:
             self._waiting_since = now
         waited_s = now - self._waiting_since
-        few = _LITTLE_BYTES < pending_bytes < _MUCH_BYTES
-        gathered = not few or waited_s >= _GATHER_S
+        gathered = pending_bytes <= _LITTLE_BYTES or waited_s >= _GATHER_S
         return (
             (drained and gathered)
+            or stepped
             or urgent
             or pending_bytes >= _ENOUGH_BYTES
             or waited_s >= _LONGEST_WAIT_S

@@ -94,7 +94,8 @@ class Pump:
         if self._flushing.due(
             now,
             pending_bytes=self.log.pending_bytes,
-            drained=self.connection.drained,
+            drained=not run,
+            stepped=self.connection.took_a_step,
             unnoted=self._unnoted,
             urgent=self.session.shutting_down,
         ):

@@ -45,10 +45,10 @@ _NO_UTF8 = ("22021", "22P05")
 _ANSWER_S = 30.0
 # Long enough for a walsender to send a few more messages, too short to be seen as latency.
 _COALESCE_S = 0.0002
-# Where this little has come together, the server has no more that waits for us to read.
-_FEW_BYTES = 2**14
-# What is taken in one step: it bounds our memory.
-_STEP_BYTES = 2**22
+# Where no more than this is there, the server has nothing left that waited for us to read.
+_REST_BYTES = 2**14
+# After so much a step is handed out, and goes on with the next read: it bounds our memory.
+_STEP_BYTES = 2**20
 # How long a clean end may take: the server may be in the middle of a large commit.
 _GOODBYE_S = 2.0
 
@@ -104,10 +104,12 @@ class ReplicationConnection(Closing):
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
         self._poll.register(self._awaken, select.POLLIN)
-        # Whether nothing more was there when `read` returned.
-        self.drained = True
+        # Whether the last `read` took a step, and all that had come together for it.
+        self.took_a_step = False
+        self._is_amid_step = False
         self._pace = Pace(time.monotonic())
-        self._is_local = hold_little(self._pgconn.socket)
+        # With TLS each message is a record of its own, and they are read one by one.
+        self._is_local = not self._pgconn.ssl_in_use and hold_little(self._pgconn.socket)
 
     @property
     def server_version(self) -> int:
@@ -145,18 +147,21 @@ class ReplicationConnection(Closing):
         self._streaming = True
 
     def read(self, timeout_s: float) -> list[memoryview]:
-        """The messages that are there, as one run; waits up to `timeout_s` for the first.
+        """The messages that are there, as one run; waits up to `timeout_s` for the first, behind a
+        backlog for one step too.
 
         Empty after the time-out or a `wake`. Raises `ConnectionLost` when the stream has ended,
         and `PublicationMissing` when the server skips changes; nothing of that run is handed out.
         """
+        self.took_a_step = False
         with _lost_if_broken():
-            took_all = False
             run = self._drain()
             if not run:
                 self._pgconn.flush()
                 if self._is_local and self._pace.is_much:
-                    took_all = self._take_a_step()
+                    run = self._step()
+                    self.took_a_step = bool(run) and not self._is_amid_step
+            if not run:
                 # Before waiting: TLS may hold bytes that the socket no longer shows.
                 self._pgconn.consume_input()
                 run = self._drain()
@@ -168,8 +173,8 @@ class ReplicationConnection(Closing):
                     run = self._drain()
         if self._skipping is not None:
             raise self._skipping
-        self.drained = took_all or not run
-        self._pace.received(sum(map(len, run)), time.monotonic())
+        if self._is_local:
+            self._pace.received(sum(map(len, run)), time.monotonic())
         return run
 
     def send(self, update: StatusUpdate) -> None:
@@ -214,32 +219,44 @@ class ReplicationConnection(Closing):
         self._waker.close()
 
     def _drain(self) -> list[memoryview]:
-        """Everything that libpq has framed. No system calls."""
+        """Everything that libpq has framed; raises where that is the end. No system calls."""
+        run = self._framed()
+        # libpq says once that the stream has ended: hand out what came before it first.
+        if self._ended and not run:
+            raise self._explain_end()
+        return run
+
+    def _framed(self) -> list[memoryview]:
         run: list[memoryview] = []
         append, get = run.append, self._pgconn.get_copy_data
-        # libpq says once that the stream has ended: hand out what came before it first.
         while not self._ended:
             size, data = get(1)
             if size <= 0:
                 self._ended = size < 0
                 break
             append(data)
-        if self._ended and not run:
-            raise self._explain_end()
         return run
 
-    def _take_a_step(self) -> bool:
-        """Let much come together on the server's side; whether all of it could be taken."""
-        time.sleep(STEP_S)
-        taken = 0
-        while (waiting := waiting_bytes(self._pgconn.socket)) >= _FEW_BYTES:
-            if taken >= _STEP_BYTES:
-                return False
-            self._pgconn.consume_input()
-            taken += waiting
-            # What the server could not send before comes now.
-            time.sleep(_COALESCE_S)
-        return True
+    def _step(self) -> list[memoryview]:
+        """Let much come together on the server's side, and take it."""
+        if not self._is_amid_step:
+            select.select([self._awaken], [], [], STEP_S)
+        run: list[memoryview] = []
+        size = 0
+        self._is_amid_step = True
+        while self._is_amid_step and size < _STEP_BYTES:
+            if waiting_bytes(self._pgconn.socket) <= _REST_BYTES:
+                # What the server could not send before comes now.
+                time.sleep(_COALESCE_S)
+                self._is_amid_step = waiting_bytes(self._pgconn.socket) > _REST_BYTES
+            else:
+                self._pgconn.consume_input()
+                framed = self._framed()
+                if not framed:
+                    break  # one large message: before all of it is here, others have their turn
+                run += framed
+                size += sum(map(len, framed))
+        return run
 
     def _take_texts_as_they_are(self) -> None:
         """A database without an encoding holds any bytes: asked for UTF-8, the server ends

@@ -11,7 +11,7 @@ from __future__ import annotations
 # waits on its side, where it is packed together.
 STEP_S = 0.02
 # More than this in a step is a backlog: some 40,000 small changes a second.
-_MUCH_BYTES = 2**17
+_BACKLOG_BYTES = 2**17
 
 
 class Pace:
@@ -26,5 +26,5 @@ class Pace:
         self._bytes += size
         passed_s = now - self._since
         if passed_s >= STEP_S:
-            self.is_much = self._bytes * STEP_S >= _MUCH_BYTES * passed_s
+            self.is_much = self._bytes * STEP_S >= _BACKLOG_BYTES * passed_s
             self._since, self._bytes = now, 0

@@ -1,6 +1,6 @@
 """What the kernel holds of a connection before it is read: how much it may, and how much it does.
 
-Called by `connection`, once and before each step.
+Called by `connection`: the one when it is made, the other while it takes a step.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import pytest
 from penstock.errors import ConnectionLost, SourceUnavailable
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres import connection as connection_module
+from penstock.postgres import pace
 from penstock.postgres.connect import connect
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.copying import copied_blocks
@@ -271,28 +272,80 @@ def read_to_the_end(connection: ReplicationConnection, received: list[bytes]) ->
         received += map(bytes, connection.read(5.0))
 
 
-def test_a_backlog_is_taken_in_steps_and_what_comes_after_it_at_once(database: Database) -> None:
+def always_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(pace, "_BACKLOG_BYTES", 0)
+
+
+def test_a_backlog_is_taken_in_steps_that_are_bounded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # M2.5: what a step brings is handed out after a megabyte, and goes on without a pause.
+    always_in_steps(monkeypatch)
     prepare(database)
     with database.connect() as writer:
         for _ in range(200):
             insert_items(writer, 200)
-    with replicating(database.dsn()) as connection, database.connect() as writer:
-        received: list[bytes] = []
-        steps = []
-        while not ended(received, b"C", 200):
+    kinds: list[bytes] = []
+    runs, steps = [], []
+    with replicating(database.dsn()) as connection:
+        while kinds.count(b"C") < 200:
             run = connection.read(5.0)
-            assert run or connection.drained
-            received += map(bytes, run)
-            if connection.drained and run:
-                steps.append(sum(map(len, run)))
-        # More than a read of the socket brings.
-        assert max(steps) > 2**16
-        kinds = b"".join(payload[:1] for payload in payloads(received))
-        assert re.fullmatch(rb"(BR?I{200}C)+", kinds), "all of it, in order"
+            kinds += [payload[:1] for payload in payloads([bytes(each) for each in run])]
+            runs.append(sum(map(len, run)))
+            if connection.took_a_step:
+                steps.append(runs[-1])
+    assert steps, "the server is on this machine"
+    # More than libpq's buffer holds, and no more than a step and one read.
+    assert 2**15 < max(runs) < 2**20 + 2**18
+    assert re.fullmatch(rb"(BR?I{200}C)+", b"".join(kinds)), "all of it, in order"
+
+
+def test_what_commits_after_a_backlog_is_read_as_it_comes(database: Database) -> None:
+    prepare(database)
+    with replicating(database.dsn()) as connection, database.connect() as writer:
+        connection._pace.is_much = True
         connection.read(0.1)
         insert_items(writer, 1)
         read_until(connection, lambda got: ended(got, b"C"))
+        assert not connection.took_a_step
         assert not connection._pace.is_much
+
+
+@pytest.mark.parametrize("rows", [3, 700, 3000])
+def test_a_stream_that_ends_in_a_step_is_handed_out_and_its_end_is_told(
+    database18: Database, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    always_in_steps(monkeypatch)
+    prepare(database18)
+    with ReplicationConnection(database18.dsn()) as connection:
+        connection.start(SLOT, PUBLICATION, ZERO)
+        connection._pace.is_much = True
+        with database18.connect() as writer:
+            insert_items(writer, rows)
+            written = database18.wal_position()
+            eventually(lambda: sent(database18) >= written, "the server has sent them")
+            database18.rows(
+                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
+            )
+        received: list[bytes] = []
+        with pytest.raises(ConnectionLost, match="administrator command"):
+            read_to_the_end(connection, received)
+        kinds = [payload[:1] for payload in payloads(received)]
+        assert (kinds.count(b"I"), kinds[-1].upper()) == (rows, b"C"), "streamed or not"
+
+
+def test_a_wake_ends_the_pause_of_a_step(
+    database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "STEP_S", 60.0)
+    prepare(database18)
+    with replicating(database18.dsn()) as connection:
+        connection._pace.is_much = True
+        connection.wake()
+        started = time.monotonic()
+        connection.read(0.0)
+        assert time.monotonic() - started < 30.0
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
@@ -311,6 +364,7 @@ def test_replication_works_over_tls(tmp_path: Path) -> None:
         dsn = database.dsn(sslmode="require")
         with ReplicationConnection(dsn) as connection:
             assert connection._pgconn.ssl_in_use
+            assert not connection._is_local, "steps would be of single messages"
         mirror = Mirror(tmp_path)
         with capturing(capture_config(dsn, tmp_path)) as running, database.connect() as writer:
             insert_items(writer, 5_000)

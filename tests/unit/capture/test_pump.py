@@ -33,17 +33,16 @@ class ScriptedConnection:
     """Hands out the runs, then has capture stopped; checks each confirmation against the log."""
 
     protocol_version = 4
+    took_a_step = False
 
     def __init__(self, stop: threading.Event, directory: Path, runs: Sequence[list[bytes]]) -> None:
         self._stop = stop
         self._directory = directory
         self._runs = list(runs)
         self.confirmed: list[Lsn] = []
-        self.drained = False
         self.ended = False
 
     def read(self, timeout_s: float) -> list[memoryview]:
-        self.drained = not self._runs
         if not self._runs:
             self._stop.set()
             return []
@@ -87,7 +86,7 @@ class EndlessConnection:
 
     protocol_version = 4
     run_bytes = 2**20
-    drained = False
+    took_a_step = False
 
     def __init__(self, stop: threading.Event, runs: int) -> None:
         self._stop = stop
@@ -156,6 +155,26 @@ def test_what_was_received_is_in_the_log_and_confirmed_at_the_end(tmp_path: Path
     assert connection.confirmed[-1] == 0x500
     assert connection.confirmed == sorted(connection.confirmed)
     assert connection.ended
+
+
+def test_what_a_step_brought_is_durable_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It has come together already. With time alone none of this would be flushed before the end.
+    monkeypatch.setattr(flushing, "_LONGEST_WAIT_S", float("inf"))
+    seen = []
+
+    class Stepping(ScriptedConnection):
+        took_a_step = True
+
+        def read(self, timeout_s: float) -> list[memoryview]:
+            seen.append(LogReader(tmp_path).end().lsn)
+            return super().read(timeout_s)
+
+    stop = threading.Event()
+    connection = Stepping(stop, tmp_path, [transaction(0x200, "a"), transaction(0x300, "b")])
+    run_pump(connection, LogWriter(tmp_path, replace(IDENTITY, start_lsn=START)), stop)
+    assert seen == [START, Lsn(0x200), Lsn(0x300)]
 
 
 def test_a_transaction_that_the_log_has_is_dropped(tmp_path: Path) -> None:

@@ -38,8 +38,9 @@ def send_all_it_takes(sender: socket.socket) -> None:
 def test_a_server_on_this_machine_keeps_what_is_not_read() -> None:
     with connected("127.0.0.1", "127.0.0.1") as (ours, theirs):
         assert hold_little(ours.fileno())
+        assert held(ours) in (2**17, 2**18), "Linux tells what it allows itself"
         send_all_it_takes(theirs)
-        assert 2**14 < waiting_bytes(ours.fileno()) <= 2**18
+        assert 0 < waiting_bytes(ours.fileno()) <= 2**18
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="it has one loopback address only")
