@@ -47,6 +47,8 @@ _ANSWER_S = 30.0
 _COALESCE_S = 0.0002
 # Where no more than this is there, the server has nothing left that waited for us to read.
 _REST_BYTES = 2**14
+# Most of what the kernel holds of a server on this machine.
+_WIDE_BYTES = 2**17
 # After so much a step is handed out, and goes on with the next read: it bounds our memory.
 _STEP_BYTES = 2**20
 # How long a clean end may take: the server may be in the middle of a large commit.
@@ -107,6 +109,7 @@ class ReplicationConnection(Closing):
         # Whether the last `read` took a step, and all that had come together for it.
         self.took_a_step = False
         self._is_amid_step = False
+        self._is_narrow = True
         self._pace = Pace(time.monotonic())
         # With TLS each message is a record of its own, and they are read one by one.
         self._is_local = not self._pgconn.ssl_in_use and hold_little(self._pgconn.socket)
@@ -250,12 +253,22 @@ class ReplicationConnection(Closing):
                 time.sleep(_COALESCE_S)
                 self._is_amid_step = waiting_bytes(self._pgconn.socket) > _REST_BYTES
             else:
-                self._pgconn.consume_input()
-                framed = self._framed()
-                if not framed:
+                taken = self._taken_at_once()
+                if not taken:
                     break  # one large message: before all of it is here, others have their turn
-                run += framed
-                size += sum(map(len, framed))
+                run += taken
+                size += sum(map(len, taken))
+        return run
+
+    def _taken_at_once(self) -> list[memoryview]:
+        """As much as the kernel holds for us. Taken bit by bit it would let the server send bit by
+        bit; but libpq's buffer has 16 KiB, and doubles only if it is full when more is read.
+        """
+        self._pgconn.consume_input()
+        if self._is_narrow:
+            self._pgconn.consume_input()
+        run = self._framed()
+        self._is_narrow = self._is_narrow and sum(map(len, run)) < _WIDE_BYTES
         return run
 
     def _take_texts_as_they_are(self) -> None:
