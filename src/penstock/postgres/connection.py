@@ -265,7 +265,8 @@ class ReplicationConnection(Closing):
         bit; but libpq's buffer has 16 KiB, and doubles only if it is full when more is read.
         """
         self._pgconn.consume_input()
-        if self._is_narrow:
+        # Not where nothing is left: the connection may have ended, which is told later.
+        if self._is_narrow and waiting_bytes(self._pgconn.socket):
             self._pgconn.consume_input()
         run = self._framed()
         self._is_narrow = self._is_narrow and sum(map(len, run)) < _WIDE_BYTES
