@@ -162,7 +162,7 @@ class ReplicationConnection(Closing):
             if not run:
                 self._pgconn.flush()
                 if self._is_local and self._pace.is_much:
-                    run = self._step()
+                    run = self._step() or self._drain()
                     self.took_a_step = bool(run) and not self._is_amid_step
             if not run:
                 # Before waiting: TLS may hold bytes that the socket no longer shows.
