@@ -287,15 +287,16 @@ def test_a_backlog_is_taken_in_steps_that_are_bounded(
         for _ in range(200):
             insert_items(writer, 200)
     kinds: list[bytes] = []
-    runs, steps = [], []
+    runs = []
+    in_steps = False
     with replicating(database.dsn()) as connection:
         while kinds.count(b"C") < 200:
             run = connection.read(5.0)
             kinds += [payload[:1] for payload in payloads([bytes(each) for each in run])]
             runs.append(sum(map(len, run)))
-            if connection.took_a_step:
-                steps.append(runs[-1])
-    assert steps, "the server is on this machine"
+            # On a slow machine all of it may come in one step, of which we do not see the end.
+            in_steps |= connection.took_a_step or connection._is_amid_step
+    assert in_steps, "the server is on this machine"
     # More than libpq's buffer holds, and no more than a step and one read.
     assert 2**15 < max(runs) < 2**20 + 2**19
     assert re.fullmatch(rb"(BR?I{200}C)+", b"".join(kinds)), "all of it, in order"
