@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,66 +39,83 @@ ENVIRONMENT = {
 WORKERS = ("first", "second")
 
 
-@dataclass
+# A cluster takes long to start: all tests have one, in one process.
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
 class Cluster:
-    address: str
-    directory: Path
-    # By name; each has one core, and a folder of its name.
-    workers: dict[str, Application]
+    """A master, and workers by name: each has one core, and a folder of its name."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.directory = directory
+        self._stack = stack
+        self._registered = 0
+        self.workers: dict[str, Application] = {}
+        self._master = self._start("master.Master")
+        (self.address, *_) = eventually(
+            lambda: re.findall(r"spark://127\.0\.0\.1:\d+", self._master.said()),
+            "an address",
+            within_s=60,
+        )
+
+    def _start(self, kind: str, *words: object) -> Application:
+        command: list[object] = [SPARK_HOME / "bin" / "spark-class"]
+        command += [f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
+        command += ["--port", "0", "--webui-port", "0", *words]
+        small = {"GATE": str(self.directory), "SHARE_BYTES": str(SHARE_BYTES)}
+        return self._stack.enter_context(application(command, self.directory, ENVIRONMENT | small))
+
+    def complete(self) -> None:
+        """Start the workers that are not there, or were killed."""
+        for name in WORKERS:
+            if name not in self.workers or not self.workers[name].is_running():
+                place = self.directory / name
+                self.workers[name] = self._start(
+                    *("worker.Worker", "-c", "1", "-m", "1g", "-d", place, self.address)
+                )
+                self._registered += 1
+        eventually(
+            lambda: self._master.said().count("Registering worker") == self._registered,
+            "both workers are known",
+            within_s=60,
+        )
 
     def place(self, where: str) -> str:
         """The worker that has a directory."""
         return Path(where).relative_to(self.directory).parts[0]
 
     @contextmanager
-    def gate(self) -> Iterator[None]:
-        """Tasks that come there wait for the end of the block."""
+    def gate(self, kind: str) -> Iterator[None]:
+        """Tasks that come there, when they read or when they stage, wait for the end of the
+        block.
+        """
         closed = self.directory / "closed"
-        closed.touch()
+        closed.write_text(kind)
         try:
             yield
         finally:
             closed.unlink()
+            for file in self._waiting():
+                file.unlink()
 
     def waiting(self) -> set[str]:
         """The workers whose tasks wait at the gate."""
-        return {self.place(file.read_text()) for file in self.directory.glob("*.waits")}
+        return {self.place(file.read_text()) for file in self._waiting()}
+
+    def _waiting(self) -> list[Path]:
+        return list(self.directory.glob("*.waits"))
 
 
-@pytest.fixture
-def gate_at() -> str:
-    """What tasks do when they come to the gate; a test may say otherwise."""
-    return "reading"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, gate_at: str) -> Iterator[Cluster]:
-    environment = ENVIRONMENT | {"GATE": str(tmp_path), "GATE_AT": gate_at}
-    environment |= {"SHARE_BYTES": str(SHARE_BYTES)}
+@pytest.fixture(scope="module")
+def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with ExitStack() as stack:
+        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
 
-        def start(kind: str, *words: object) -> Application:
-            command: list[object] = [SPARK_HOME / "bin" / "spark-class"]
-            command += [f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
-            command += ["--port", "0", "--webui-port", "0", *words]
-            return stack.enter_context(application(command, tmp_path, environment))
 
-        leader = start("master.Master")
-        (address, *_) = eventually(
-            lambda: re.findall(r"spark://127\.0\.0\.1:\d+", leader.said()),
-            "an address",
-            within_s=60,
-        )
-        workers = {
-            name: start("worker.Worker", "-c", "1", "-m", "1g", "-d", tmp_path / name, address)
-            for name in WORKERS
-        }
-        eventually(
-            lambda: leader.said().count("Registering worker") == len(WORKERS),
-            "both workers are known",
-            within_s=60,
-        )
-        yield Cluster(address, tmp_path, workers)
+@pytest.fixture
+def cluster(started_cluster: Cluster) -> Cluster:
+    started_cluster.complete()
+    return started_cluster
 
 
 def test_both_workers_of_a_cluster_read_their_part_of_a_log_on_a_shared_directory(
@@ -151,7 +167,7 @@ def readers(tasks: list[Any], cluster: Cluster) -> set[str]:
 SUBMIT = (SPARK_HOME / "bin" / "spark-submit", "--master", "{master}")
 EXAMPLE = (*SUBMIT, EXAMPLES / "aggregates.py", "{file}")
 COMMAND = (PENSTOCK, "aggregate", "--config", "{file}", "--master", "{master}")
-# Both ways to start it, and what tasks do meanwhile. A cluster takes a minute.
+# Both ways to start it, and what tasks do meanwhile. It takes a minute.
 CASES = {
     "spark-submit": (EXAMPLE, "reading"),
     **(
@@ -162,9 +178,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("way", "gate_at"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("way", "gate"), CASES.values(), ids=CASES)
 def test_a_worker_is_killed_in_mid_batch_and_each_change_counts_once(
-    cluster: Cluster, database18: Database, tmp_path: Path, way: tuple[object, ...]
+    cluster: Cluster, database18: Database, tmp_path: Path, way: tuple[object, ...], gate: str
 ) -> None:  # M5.3, M5.7
     database18.run(*SCHEMA)
     database18.create_slot("penstock")
@@ -175,9 +191,9 @@ def test_a_worker_is_killed_in_mid_batch_and_each_change_counts_once(
     command = [str(word).format(master=cluster.address, file=file) for word in way]
     with database18.connect() as connection, capturing(load(file)) as capture:
         capture.connected()
-        with application(command, tmp_path, environment) as running:
+        with application(command, cluster.directory, environment) as running:
             follows(running, database18)
-            with cluster.gate():
+            with cluster.gate(gate):
                 Notifications(connection).insert(ROWS)
                 eventually(
                     lambda: cluster.waiting() == set(WORKERS) or not running.is_running(),

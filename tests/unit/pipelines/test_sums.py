@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.pipelines import sums as sums_module
 from penstock.pipelines.sums import added, as_text, by_nulls, rolled_up, together
+from support.repeats import repeats
 
 EXACT = Context(prec=100)
 
@@ -84,6 +85,7 @@ def one_by_one(rows: Iterable[tuple[Any, ...]], width: int) -> dict[Any, tuple[i
 
 @pytest.mark.parametrize("width", [0, 1, 2])
 @pytest.mark.parametrize("worth_it", [0, 500, 2**30])
+@settings(max_examples=repeats(40, soak=100), deadline=None)
 @given(portions=st.lists(st.lists(ROWS, max_size=8), max_size=8))
 def test_portions_come_together_as_if_they_were_added_one_by_one(
     worth_it: int, width: int, portions: list[list[tuple[Any, ...]]]

@@ -47,6 +47,7 @@ from penstock.postgres.messages import (
 from penstock.postgres.pgoutput import Decoder, Streaming
 from support.pgoutput_encoder import counted, encode, int2, int4, int8, string
 from support.pgoutput_strategies import EVERY_OPTIONS, Options, conversations, messages
+from support.repeats import repeats
 
 V1 = Options(1, "off")
 STREAMED = Options(2, "on")
@@ -57,7 +58,7 @@ every_options = pytest.mark.parametrize(
 )
 in_or_out = st.booleans()
 # Each runs once for every pair of options. A busy machine is no reason to fail.
-examples = settings(max_examples=100, deadline=None)
+examples = settings(max_examples=repeats(40, soak=100), deadline=None)
 
 
 def violation(decoder: Decoder, payload: bytes) -> ProtocolViolation:
