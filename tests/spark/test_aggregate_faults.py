@@ -190,9 +190,27 @@ def test_targets_on_another_server_are_seeded_and_followed(
                     assert differences(connection, name, target) == 0
 
 
+# No text of PostgreSQL has such a character: these keys are parked.
+ZERO = """
+SELECT count(*) FILTER (WHERE notification_status <> 'created'),
+       (SELECT sum((deltas->>'count')::int) FROM penstock.parked),
+       count(*) FILTER (WHERE notification_status = 'created'), (SELECT sum(count) FROM ft_zero)
+  FROM notifications
+"""
+WITH_ZERO: dict[str, Any] = {
+    **LIVE,
+    "name": "with_zero",
+    "dimensions": {
+        "service_id": "service_id",
+        "status": "if(notification_status = 'created', 'created', concat('a', chr(0)))",
+    },
+    "targets": ["ft_zero"],
+}
+
+
 def test_large_results_go_from_executors_to_the_target_and_no_password_is_shown(
     prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:  # M5.3, M5.7
+) -> None:  # M5.3, M5.4, M5.7
     # As if every batch and the rows to seed from were more than the driver takes.
     monkeypatch.setattr(job_module, "SHARE_BYTES", 0)
     monkeypatch.setattr(job_module, "MOST_IN_DRIVER", 3)
@@ -205,9 +223,12 @@ def test_large_results_go_from_executors_to_the_target_and_no_password_is_shown(
 
     monkeypatch.setattr(job_module, "stage", counted)
     password = "s3cret-of-the-target"
-    declared = [
-        {**each, "target_dsn": prepared.dsn(password=password)} for each in (AGGREGATE, LIVE)
-    ]
+    prepared.run(
+        "CREATE TABLE ft_zero (service_id uuid, status text, count bigint NOT NULL DEFAULT 0,"
+        " UNIQUE NULLS NOT DISTINCT (service_id, status))"
+    )
+    target = {"target_dsn": prepared.dsn(password=password)}
+    declared = [{**each, **target} for each in (AGGREGATE, LIVE, WITH_ZERO)]
     config = notify_config(prepared, tmp_path / "log", *declared)
     with prepared.connect() as connection, captured(config), job(config, spark) as running:
         work = Notifications(connection)
@@ -216,6 +237,9 @@ def test_large_results_go_from_executors_to_the_target_and_no_password_is_shown(
             caught_up(prepared, running)
             for name in (*OF_AGGREGATE, "ft_live"):
                 assert differences(connection, name) == 0
+        ((under_way, parked, created, shown),) = prepared.rows(ZERO)
+        assert (under_way, created) == (parked, shown)
+        assert min(parked, shown) > 0
         assert sum(part.rows for part in parts) > 0
         assert prepared.rows("SELECT * FROM penstock.staged") == []
         assert password not in shown_by_spark(spark)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -199,15 +200,18 @@ def _add_staged(
     def merge() -> None:
         for pattern in staging.patterns(connection, staged, target):
             sql = merge_sql(target, pattern, staging.source_sql(staged, target, pattern))
-            negative.extend(_merge(connection, target, sql, [list(staged.parts)]))
+            negative.extend(_merge(connection, target, sql, [staged.parts]))
 
+    portions = staging.spelled_portions(connection, staged, target)
     is_alone = not is_any_waiting(connection, aggregate.name, target)
     if is_alone and _refusal(connection, merge) is None:
         if aggregate.seeded:
             park(connection, aggregate.name, target, negative, negative=True)
-        return 0, len(negative)
-    refused = below_zero = 0
-    for deltas in staging.portions(connection, staged, target):
+    else:
+        negative.clear()
+        portions = chain(staging.portions(connection, staged, target), portions)
+    refused, below_zero = 0, len(negative)
+    for deltas in portions:
         # What is due was tried with what came here, once for the batch.
         some_refused, some_below = _add(connection, aggregate, target, deltas, retries=False)
         refused += some_refused

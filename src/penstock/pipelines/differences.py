@@ -14,7 +14,7 @@ from penstock.pipelines.comparing import compare_sql
 from penstock.pipelines.keys import parted
 from penstock.pipelines.merging import TargetTable, arrays_sql
 from penstock.pipelines.parking import waiting
-from penstock.pipelines.staging import Staged
+from penstock.pipelines.staging import Part, Staged
 from penstock.pipelines.sums import Amounts, Key, added, arrays, rolled_up, together
 
 
@@ -51,7 +51,7 @@ def differences(
         should, given = arrays_sql(table), arrays(can, width)
     else:
         staged, should_wait = _staged(target, aggregate, table, sums)
-        should, given = staging.source_sql(staged, table), [list(staged.parts)]
+        should, given = staging.source_sql(staged, table), [staged.parts]
     rows = target.execute(
         compare_sql(table, should).encode(), [*given, *arrays(parked, width)]
     ).fetchall()
@@ -77,7 +77,7 @@ def _staged(
     """Those of keys that the target's columns can hold; and the others, which are few."""
     names = tuple(column.name for column in table.dimensions)
     measures = tuple(column.name for column in table.measures)
-    parts: dict[str, int] = {}
+    parts: list[Part] = []
     others: dict[Key, Amounts] = {}
     for start in range(0, len(sums), staging.MOST_IN_DRIVER):
         some = rolled_up(sums.slice(start, staging.MOST_IN_DRIVER), names, measures)
@@ -89,6 +89,5 @@ def _staged(
             kinds = [pa.string() for _ in names] + [None for _ in measures]
             arrow = [pa.array(each, kind) for each, kind in zip(columns, kinds, strict=True)]
             portion = pa.table(arrow, [*names, *measures])
-            part, rows = staging.put(target, aggregate, [portion], len(names))
-            parts[part] = rows
-    return Staged(tuple(parts), sum(parts.values()), names, measures), others
+            parts.append(staging.put(target, aggregate, [portion], len(names), all_fit=True))
+    return Staged(tuple(parts), names, measures), others

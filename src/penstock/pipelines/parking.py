@@ -8,7 +8,7 @@ of its key, so that where batches begin and end makes no difference.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -17,12 +17,15 @@ import psycopg
 
 from penstock.pipelines.keys import as_held, printed
 from penstock.pipelines.merging import TargetTable
+from penstock.pipelines.spelling import meant, spelled, unwritable
 from penstock.pipelines.sums import Amounts, Key, added
 
 # The second try comes after so long, each further one after twice as long, up to a minute.
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 _MOST_DOUBLED = 6
+# Of a part of a key that the database cannot hold: an object with its bytes, and not a text.
+_SPELLED = "utf8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def take_back(
         return Merged(deltas, {})
     now = as_held(connection, target, deltas)
     named = {"aggregate": aggregate, "target": str(target.table)}
-    keys_json = [_key_json(target, key) for key in now]
+    keys_json = _keys_json(connection, target, now)
     rows = connection.execute(_TAKEN, {**named, "most": most_due, "keys": keys_json}).fetchall()
     keys = printed(connection, target, [_key(target, row[0]) for row in rows])
     before: dict[Key, tuple[int, str]] = {}
@@ -200,7 +203,7 @@ def park(
             "aggregate": aggregate,
             "target": str(target.table),
             "negative": negative,
-            "keys": [_key_json(target, key) for key in once],
+            "keys": _keys_json(connection, target, once),
             "deltas": [_amounts_json(target, each.amounts) for each in once.values()],
             "reasons": [each.reason for each in once.values()],
             "attempts": [each.attempts for each in once.values()],
@@ -221,17 +224,28 @@ def pause_s(attempts: int) -> float:
 
 
 def _key(target: TargetTable, key: Mapping[str, Any]) -> Key:
-    return tuple(key.get(column.name) for column in target.dimensions)
+    parts = (key.get(column.name) for column in target.dimensions)
+    return tuple(meant(part[_SPELLED]) if isinstance(part, dict) else part for part in parts)
 
 
 def _amounts(target: TargetTable, deltas: Mapping[str, Any]) -> Amounts:
     return tuple(Decimal(str(deltas.get(column.name, 0))) for column in target.measures)
 
 
-def _key_json(target: TargetTable, key: Key) -> str:
+def _keys_json(
+    connection: psycopg.Connection[Any], target: TargetTable, keys: Iterable[Key]
+) -> list[str]:
+    bad = unwritable(connection.info.parameter_status("server_encoding"))
+
+    def written(part: str | None) -> object:
+        return {_SPELLED: spelled(part)} if part is not None and bad.search(part) else part
+
+    names = [column.name for column in target.dimensions]
     # As it is: a server that does not know what its text is takes no escapes for it.
-    named = zip((c.name for c in target.dimensions), key, strict=True)
-    return json.dumps(dict(named), ensure_ascii=False)
+    return [
+        json.dumps(dict(zip(names, map(written, key), strict=True)), ensure_ascii=False)
+        for key in keys
+    ]
 
 
 def _amounts_json(target: TargetTable, amounts: Amounts) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psycopg
@@ -27,7 +27,7 @@ from penstock.errors import ConnectionLost
 from penstock.pipelines.binding import Bound
 from penstock.pipelines.grouping import batch_of, places
 from penstock.pipelines.passing import passes
-from penstock.pipelines.staging import Staged, put
+from penstock.pipelines.staging import Part, Staged, put
 from penstock.postgres.connect import connect_unlimited, portable
 from penstock.postgres.failures import translated
 from penstock.scratch import scratch_folder
@@ -38,9 +38,8 @@ _FORMAT = "penstock-staging"
 
 
 @dataclass
-class _Part(WriterCommitMessage):
-    name: str
-    rows: int
+class _Wrote(WriterCommitMessage):
+    part: Part
 
 
 @dataclass
@@ -67,7 +66,7 @@ class _Writer(DataSourceArrowWriter):
             translated(doing),
         ):
             try:
-                return _Part(*put(connection, self.bound.config.name, tables, width))
+                return _Wrote(put(connection, self.bound.config.name, tables, width))
             except psycopg.Error as error:
                 # As in the driver: a full disk or a deadlock passes, and it is tried again.
                 if not passes(error):
@@ -77,7 +76,7 @@ class _Writer(DataSourceArrowWriter):
                 ) from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        parts = [(part.name, part.rows) for part in messages if isinstance(part, _Part)]
+        parts = [asdict(each.part) for each in messages if isinstance(each, _Wrote)]
         Path(self.told).write_text(json.dumps(parts))
 
 
@@ -101,8 +100,7 @@ def stage(rows: DataFrame, bound: Bound, ordinal: int, dsn: Dsn) -> Staged:
             rows.write.format(_FORMAT).mode("append").option("told", str(told)).save()
         parts = json.loads(told.read_text())
     return Staged(
-        tuple(name for name, _ in parts),
-        sum(count for _, count in parts),
+        tuple(Part(**part) for part in parts),
         tuple(bound.config.dimensions),
         tuple(bound.config.measures),
     )

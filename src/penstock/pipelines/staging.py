@@ -20,6 +20,7 @@ from psycopg import errors as pg
 from pyarrow import csv
 
 from penstock.pipelines.merging import TargetTable
+from penstock.pipelines.spelling import meant, spelled, unwritable
 from penstock.pipelines.sums import Amounts, Key
 
 # What the driver takes in one piece: some 50 MB of Python's memory.
@@ -29,26 +30,76 @@ _CSV = csv.WriteOptions(include_header=False)
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one task wrote."""
+
+    name: str
+    rows: int = 0
+    # Of keys that the database cannot hold: they are spelled, under a name of their own.
+    spelled_name: str = ""
+    spelled_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """Sums in `penstock.staged`."""
 
-    parts: tuple[str, ...]
-    rows: int
+    of_tasks: tuple[Part, ...]
     # Those of the arrays there.
     dimensions: tuple[str, ...]
     measures: tuple[str, ...]
 
+    @property
+    def parts(self) -> list[str]:
+        """All but what is spelled."""
+        return [part.name for part in self.of_tasks]
+
+    @property
+    def spelled_parts(self) -> list[str]:
+        return [part.spelled_name for part in self.of_tasks if part.spelled_rows]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows + part.spelled_rows for part in self.of_tasks)
+
 
 def put(
-    connection: psycopg.Connection[Any], aggregate: str, tables: Iterable[pa.Table], width: int
-) -> tuple[str, int]:
-    """Copy sums there, of `width` dimensions and then measures; the name of the part, its rows."""
-    part, rows = str(uuid.uuid4()), 0
+    connection: psycopg.Connection[Any],
+    aggregate: str,
+    tables: Iterable[pa.Table],
+    width: int,
+    *,
+    all_fit: bool = False,
+) -> Part:
+    """Copy sums there, of `width` dimensions and then measures.
+
+    `all_fit`: it is known that the database can hold all keys as they are.
+    """
+    name, spelled_name = str(uuid.uuid4()), str(uuid.uuid4())
+    rows = spelled_rows = 0
+    bad = unwritable(connection.info.parameter_status("server_encoding"))
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         for table in tables:
-            copy.write(_lines(aggregate, part, table, width))
-            rows += len(table)
-    return part, rows
+            plain, others = _writable(table, 0 if all_fit else width, bad.pattern)
+            copy.write(_lines(aggregate, name, plain, width))
+            copy.write(_lines(aggregate, spelled_name, others, width))
+            rows += len(plain)
+            spelled_rows += len(others)
+    return Part(name, rows, spelled_name, spelled_rows)
+
+
+def _writable(table: pa.Table, width: int, bad: str) -> tuple[pa.Table, pa.Table]:
+    """Rows whose keys can be written as they are; and the others, with all keys spelled."""
+    is_bad = pa.repeat(False, len(table))
+    for column in table.columns[:width]:
+        is_bad = pc.or_(is_bad, pc.fill_null(pc.match_substring_regex(column, bad), False))
+    if not pc.any(is_bad).as_py():
+        return table, table.slice(0, 0)
+    others = table.filter(is_bad)
+    for number, column in enumerate(others.columns[:width]):
+        texts = [text if text is None else spelled(text) for text in column.to_pylist()]
+        others = others.set_column(number, others.field(number).name, pa.array(texts, pa.string()))
+    return table.filter(pc.invert(is_bad)), others
 
 
 def put_table(
@@ -62,8 +113,8 @@ def put_table(
     ordered = sums.select([*dimensions, *measures])
     some = ordered.to_batches(max_chunksize=MOST_IN_DRIVER)
     tables = (pa.Table.from_batches([batch]) for batch in some)
-    part, rows = put(connection, aggregate, tables, len(dimensions))
-    return Staged((part,), rows, tuple(dimensions), tuple(measures))
+    part = put(connection, aggregate, tables, len(dimensions))
+    return Staged((part,), tuple(dimensions), tuple(measures))
 
 
 def clear(connection: psycopg.Connection[Any], aggregate: str) -> None:
@@ -74,7 +125,8 @@ def clear(connection: psycopg.Connection[Any], aggregate: str) -> None:
 def check_complete(connection: psycopg.Connection[Any], staged: Staged) -> None:
     """Raises what makes the job try again, if the server has lost some of it."""
     (rows,) = connection.execute(
-        "SELECT count(*) FROM penstock.staged WHERE part = ANY (%s::uuid[])", [list(staged.parts)]
+        "SELECT count(*) FROM penstock.staged WHERE part = ANY (%s::uuid[])",
+        [staged.parts + staged.spelled_parts],
     ).fetchone() or (0,)
     if rows != staged.rows:
         raise pg.OperationalError(f"{rows} of {staged.rows} staged rows are there")
@@ -107,7 +159,7 @@ def patterns(
     found = connection.execute(
         f"SELECT DISTINCT {', '.join(nulls)} FROM penstock.staged"  # noqa: S608 - numbers
         " WHERE part = ANY (%s::uuid[])".encode(),
-        [list(staged.parts)],
+        [staged.parts],
     )
     return [tuple(row) for row in found]
 
@@ -115,7 +167,31 @@ def patterns(
 def portions(
     connection: psycopg.Connection[Any], staged: Staged, target: TargetTable
 ) -> Iterator[dict[Key, Amounts]]:
-    """Rolled up for one target, as many at a time as the driver takes. In a transaction."""
+    """Rolled up for one target, as many at a time as the driver takes; without what is spelled. In
+    a transaction.
+    """
+    return _portions(connection, staged, target, staged.parts)
+
+
+def spelled_portions(
+    connection: psycopg.Connection[Any], staged: Staged, target: TargetTable
+) -> Iterator[dict[Key, Amounts]]:
+    """What `portions` leaves out, as it is meant."""
+    for portion in _portions(connection, staged, target, staged.spelled_parts):
+        yield {
+            tuple(part if part is None else meant(part) for part in key): amounts
+            for key, amounts in portion.items()
+        }
+
+
+def _portions(
+    connection: psycopg.Connection[Any],
+    staged: Staged,
+    target: TargetTable,
+    parts: Sequence[str],
+) -> Iterator[dict[Key, Amounts]]:
+    if not parts:
+        return
     keys = _keys(staged, target)
     sums = [f"coalesce(sum({_amount(staged, column.name)}), 0)" for column in target.measures]
     width = len(keys)
@@ -123,7 +199,7 @@ def portions(
         cursor.execute(
             f"SELECT {', '.join([*keys, *sums])} FROM penstock.staged"  # noqa: S608 - numbers
             f" WHERE part = ANY (%s::uuid[]) GROUP BY {', '.join(keys)}".encode(),
-            [list(staged.parts)],
+            [parts],
         )
         while rows := cursor.fetchmany(MOST_IN_DRIVER):
             yield {row[:width]: row[width:] for row in rows if any(row[width:])}

@@ -52,14 +52,14 @@ if "GATE" in os.environ:
         yield from read(reader, share)
 
     def put_behind_the_gate(
-        connection: Any, aggregate: str, tables: Iterable[Any], width: int
-    ) -> tuple[str, int]:
+        connection: Any, aggregate: str, tables: Iterable[Any], width: int, **how: Any
+    ) -> staging.Part:
         def slowly() -> Iterator[Any]:
             for table in tables:
                 yield table
                 wait_at_the_gate("staging")
 
-        return put(connection, aggregate, slowly(), width)
+        return put(connection, aggregate, slowly(), width, **how)
 
     runs.runs = read_behind_the_gate
     staging.put = put_behind_the_gate
