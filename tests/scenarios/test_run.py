@@ -26,7 +26,7 @@ from support.workload import insert_items, prepare
 
 # Each costs a start of Spark. That parts which die are started again is shown without it, too.
 VICTIMS = (
-    ("supervisor", "java"),
+    ("supervisor", "java", "capture"),
     *(
         (
             ("capture", "aggregates"),
@@ -34,6 +34,7 @@ VICTIMS = (
             ("java",),
             ("supervisor",),
             ("capture",),
+            ("supervisor", "java"),
             ("supervisor", "capture", "aggregates"),
         )
         if SOAK
@@ -67,7 +68,7 @@ class RunProcess(ProcessFamily):
         return self._running().wait(30)
 
 
-def test_every_process_is_killed_in_turn_and_together(
+def test_processes_are_killed_alone_and_together_and_counts_are_right(
     database18: Database, tmp_path: Path, scratch: Path
 ) -> None:  # M5.3, M7.1
     database18.run(*SCHEMA)

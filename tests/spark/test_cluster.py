@@ -75,7 +75,7 @@ class Cluster:
                 )
                 self._registered += 1
         eventually(
-            lambda: self._master.said().count("Registering worker") == self._registered,
+            lambda: self._master.said().count("Registering worker") >= self._registered,
             "both workers are known",
             within_s=60,
         )
@@ -89,21 +89,19 @@ class Cluster:
         """Tasks that come there, when they read or when they stage, wait for the end of the
         block.
         """
+        # Of tasks that waited at it before.
+        for file in self.directory.glob("*.waits"):
+            file.unlink()
         closed = self.directory / "closed"
         closed.write_text(kind)
         try:
             yield
         finally:
             closed.unlink()
-            for file in self._waiting():
-                file.unlink()
 
     def waiting(self) -> set[str]:
         """The workers whose tasks wait at the gate."""
-        return {self.place(file.read_text()) for file in self._waiting()}
-
-    def _waiting(self) -> list[Path]:
-        return list(self.directory.glob("*.waits"))
+        return {self.place(file.read_text()) for file in self.directory.glob("*.waits")}
 
 
 @pytest.fixture(scope="module")

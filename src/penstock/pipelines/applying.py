@@ -30,11 +30,13 @@ from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
 from penstock.pipelines.parking import Parked, is_any_waiting, park, take_back
 from penstock.pipelines.refusing import reason, refuses
 from penstock.pipelines.sifting import sift
+from penstock.pipelines.spelling import has_zero
 from penstock.pipelines.staging import Staged
 from penstock.pipelines.sums import Amounts, Key, arrays, by_nulls, rolled_up
 
 NEGATIVE = "the sum is below zero"
 UNTRIED = "not tried yet: too many others are refused"
+ZERO_BYTE = "a text with a zero byte, which PostgreSQL does not have"
 # How often a target is asked which of its keys it refuses: it takes milliseconds each time, and the
 # next batch waits meanwhile. Keys that are not come to are parked untried: tables and parked keys
 # add up all the same, and those are shown a little later. A transaction that takes the longer the
@@ -200,16 +202,16 @@ def _add_staged(
     def merge() -> None:
         for pattern in staging.patterns(connection, staged, target):
             sql = merge_sql(target, pattern, staging.source_sql(staged, target, pattern))
-            negative.extend(_merge(connection, target, sql, [staged.parts]))
+            negative.extend(_merge(connection, target, sql, [staged.plain(target)]))
 
-    portions = staging.spelled_portions(connection, staged, target)
+    portions = staging.portions(connection, staged, target, plain=False)
     is_alone = not is_any_waiting(connection, aggregate.name, target)
     if is_alone and _refusal(connection, merge) is None:
         if aggregate.seeded:
             park(connection, aggregate.name, target, negative, negative=True)
     else:
         negative.clear()
-        portions = chain(staging.portions(connection, staged, target), portions)
+        portions = chain(staging.portions(connection, staged, target, plain=True), portions)
     refused, below_zero = 0, len(negative)
     for deltas in portions:
         # What is due was tried with what came here, once for the batch.
@@ -233,6 +235,11 @@ def _add(
     refused: list[Parked] = []
     negative: list[Parked] = []
     tries = iter(range(_MOST_TRIES))
+    # Nobody need be asked, and the others keep their tries.
+    for key in list(filter(has_zero, merged.now)):
+        attempts, _ = merged.before.get(key, (0, ""))
+        if any(amount := merged.now.pop(key)):
+            refused.append(Parked(key, amount, attempts + 1, ZERO_BYTE))
     # What was refused before comes last: it is refused again, most often, and leaves the others
     # their tries.
     fresh = by_nulls([key for key in merged.now if key not in merged.before])

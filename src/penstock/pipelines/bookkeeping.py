@@ -50,6 +50,7 @@ CREATE TABLE penstock.progress (
 CREATE TABLE penstock.parked (
     aggregate text NOT NULL REFERENCES penstock.progress ON DELETE CASCADE,
     target text NOT NULL,
+    -- By dimension: its text, or an object with its bytes, if no text here can be so.
     key jsonb NOT NULL,
     -- Of the key, which may be too long for an index: the target may refuse it for just that.
     digest bytea NOT NULL,
@@ -72,7 +73,7 @@ CREATE TABLE penstock.targets (
     "staged": """
 CREATE UNLOGGED TABLE penstock.staged (
     aggregate text NOT NULL,
-    -- What one task wrote, in one transaction.
+    -- What one task wrote, in one transaction; apart from what it had to spell.
     part uuid NOT NULL,
     -- Of all the aggregate's dimensions and measures, in the order of their declaration.
     keys text[] NOT NULL,

@@ -51,7 +51,7 @@ def differences(
         should, given = arrays_sql(table), arrays(can, width)
     else:
         staged, should_wait = _staged(target, aggregate, table, sums)
-        should, given = staging.source_sql(staged, table), [staged.parts]
+        should, given = staging.source_sql(staged, table), [staged.plain(table)]
     rows = target.execute(
         compare_sql(table, should).encode(), [*given, *arrays(parked, width)]
     ).fetchall()
@@ -89,5 +89,5 @@ def _staged(
             kinds = [pa.string() for _ in names] + [None for _ in measures]
             arrow = [pa.array(each, kind) for each, kind in zip(columns, kinds, strict=True)]
             portion = pa.table(arrow, [*names, *measures])
-            parts.append(staging.put(target, aggregate, [portion], len(names), all_fit=True))
+            parts += staging.put(target, aggregate, [portion], len(names))
     return Staged(tuple(parts), names, measures), others

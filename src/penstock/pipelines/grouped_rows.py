@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from penstock.decode.deltas import WantedDeltas, added_up
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.grouping import key_name, measures_of, over, places
+from penstock.pipelines.grouping import dimension_text, key_name, measures_of, over, places
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.numbered_rows import (
     HANDED_ON,
@@ -88,7 +88,11 @@ def _computed(spark: SparkSession, bound: Bound, parts: Division, values: pa.Tab
         result = frame.select(
             _NUMBER, *(f.expr(text).alias(name) for name, text in expressions.items())
         ).toArrow()
-    dimensions = {name: as_text(_one_zero(result[name])) for name in expressions}
+    dimensions = {
+        key: dimension_text(bound, name, _one_zero(result[key]))
+        for number, name in enumerate(config.dimensions)
+        if (key := key_name(0, number)) in expressions
+    }
     return pa.table({_NUMBER: result[_NUMBER], **dimensions})
 
 

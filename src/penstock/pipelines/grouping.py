@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from penstock.changelog.runs import BatchRange
 from penstock.declarations import AggregateConfig
 from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
+from penstock.errors import ComputationFailed
 from penstock.expressions import in_brackets, quoted, renamed
 from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
@@ -94,10 +95,24 @@ def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
     changes = notes.pop(COUNTED, 0)
     rows = ours.filter(pc.invert(is_note))
     dimensions = {
-        name: as_text(rows[key_name(ordinal, number)])
+        name: dimension_text(bound, name, rows[key_name(ordinal, number)])
         for number, name in enumerate(bound.config.dimensions)
     }
     return Batch(pa.table(dimensions | measures_of(rows, bound)), changes, notes)
+
+
+def dimension_text(bound: Bound, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of what Spark gave: it makes a text of any bytes, and does not look at them."""
+    texts = as_text(values)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raise ComputationFailed(
+            f"dimension {name} of aggregate {bound.config.name} gives a text that is not UTF-8",
+            remedy="Say in its expression what the bytes mean, as decode(data, 'ISO-8859-1') does, "
+            "or show them, as hex(data) does",
+        ) from None
+    return texts
 
 
 def measures_of(rows: pa.Table, bound: Bound) -> dict[str, pa.ChunkedArray]:

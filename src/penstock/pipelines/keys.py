@@ -15,6 +15,7 @@ from psycopg import errors as pg
 
 from penstock.pipelines.merging import TargetTable
 from penstock.pipelines.sifting import sift
+from penstock.pipelines.spelling import has_zero
 from penstock.pipelines.sums import Amounts, Key, added
 
 _MOST_TRIES = 500
@@ -74,7 +75,7 @@ def _held(
         shown.update(zip(places, rows, strict=True))
         return None
 
-    places = range(len(keys))
-    if keys and refusal(places) is not None:
+    places = [place for place, key in enumerate(keys) if not has_zero(key)]
+    if places and refusal(places) is not None:
         sift(places, refusal, tries)
-    return [shown.get(place) for place in places]
+    return [shown.get(place) for place in range(len(keys))]

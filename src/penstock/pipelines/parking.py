@@ -17,7 +17,7 @@ import psycopg
 
 from penstock.pipelines.keys import as_held, printed
 from penstock.pipelines.merging import TargetTable
-from penstock.pipelines.spelling import meant, spelled, unwritable
+from penstock.pipelines.spelling import is_unwritable, meant, spelled
 from penstock.pipelines.sums import Amounts, Key, added
 
 # The second try comes after so long, each further one after twice as long, up to a minute.
@@ -178,7 +178,12 @@ def waiting(
         "SELECT key, deltas FROM penstock.parked WHERE aggregate = %s AND target = %s",
         [aggregate, str(target.table)],
     ).fetchall()
-    return {_key(target, key): _amounts(target, deltas) for key, deltas in rows}
+    found: dict[Key, Amounts] = {}
+    for key_json, deltas in rows:
+        key, amounts = _key(target, key_json), _amounts(target, deltas)
+        # A key may be there under two texts, of which one was written by another database.
+        found[key] = added(found[key], amounts) if key in found else amounts
+    return found
 
 
 def park(
@@ -235,10 +240,12 @@ def _amounts(target: TargetTable, deltas: Mapping[str, Any]) -> Amounts:
 def _keys_json(
     connection: psycopg.Connection[Any], target: TargetTable, keys: Iterable[Key]
 ) -> list[str]:
-    bad = unwritable(connection.info.parameter_status("server_encoding"))
+    encoding = connection.info.parameter_status("server_encoding")
 
     def written(part: str | None) -> object:
-        return {_SPELLED: spelled(part)} if part is not None and bad.search(part) else part
+        if part is None or not is_unwritable(part, encoding):
+            return part
+        return {_SPELLED: spelled(part)}
 
     names = [column.name for column in target.dimensions]
     # As it is: a server that does not know what its text is takes no escapes for it.

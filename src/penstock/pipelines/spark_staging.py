@@ -39,7 +39,7 @@ _FORMAT = "penstock-staging"
 
 @dataclass
 class _Wrote(WriterCommitMessage):
-    part: Part
+    parts: tuple[Part, ...]
 
 
 @dataclass
@@ -76,7 +76,8 @@ class _Writer(DataSourceArrowWriter):
                 ) from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        parts = [asdict(each.part) for each in messages if isinstance(each, _Wrote)]
+        wrote = (each for each in messages if isinstance(each, _Wrote))
+        parts = [asdict(part) for each in wrote for part in each.parts]
         Path(self.told).write_text(json.dumps(parts))
 
 

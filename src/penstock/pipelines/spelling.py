@@ -7,21 +7,54 @@ for it, in `penstock.parked` or in `penstock.staged`, has to be written all the 
 
 from __future__ import annotations
 
-import re
+from functools import cache
 
-_ZERO = re.compile(r"\x00")
-# Which characters another encoding has is the server's to know: what is ASCII, all of them have.
-_BEYOND_ASCII = re.compile(r"[^\x01-\x7f]")
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg._encodings import pg2pyenc  # its public names are of the client's encoding only
+
+_ZERO = "\0"
+# What all encodings have.
+_ASCII = r"^[\x01-\x7f]*$"
 
 
-def unwritable(encoding: str | None) -> re.Pattern[str]:
-    """What must not be in a text of a database with this encoding; for Arrow, too.
+def is_unwritable(text: str, encoding: str | None) -> bool:
+    r"""By a database with this encoding.
 
-    >>> [bool(unwritable(each).search("né")) for each in ("UTF8", "SQL_ASCII", "LATIN1")]
-    [False, False, True]
+    >>> [is_unwritable("né", encoding) for encoding in ("UTF8", "SQL_ASCII", "LATIN1", "KOI8R")]
+    [False, False, False, True]
+    >>> is_unwritable("a\0", "UTF8")
+    True
     """
-    # A database without an encoding takes whatever bytes it is given.
-    return _ZERO if encoding in ("UTF8", "SQL_ASCII") else _BEYOND_ASCII
+    if _ZERO in text:
+        return True
+    if _takes_all(encoding):
+        return False
+    try:
+        text.encode(_codec(encoding))
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def unwritable(texts: pa.ChunkedArray, encoding: str | None) -> pa.Array | pa.ChunkedArray | None:
+    """Which of many; None: none of them."""
+    if _takes_all(encoding):
+        found = pc.fill_null(pc.match_substring(texts, _ZERO), False)
+    elif pc.all(pc.match_substring_regex(texts, _ASCII)).as_py():
+        return None
+    else:
+        found = pa.array(
+            [text is not None and is_unwritable(text, encoding) for text in texts.to_pylist()],
+            pa.bool_(),
+        )
+    return found if pc.any(found).as_py() else None
+
+
+def has_zero(key: tuple[str | None, ...]) -> bool:
+    """No database can hold it."""
+    return any(part is not None and _ZERO in part for part in key)
 
 
 def spelled(text: str) -> str:
@@ -40,3 +73,17 @@ def meant(spelling: str) -> str:
     'é\x00'
     """
     return bytes.fromhex(spelling).decode()
+
+
+def _takes_all(encoding: str | None) -> bool:
+    # A database without an encoding takes whatever bytes it is given.
+    return encoding in ("UTF8", "SQL_ASCII")
+
+
+@cache
+def _codec(encoding: str | None) -> str:
+    """Python's name of it; of one that Python does not have, as little as all have."""
+    try:
+        return pg2pyenc((encoding or "").encode())
+    except psycopg.NotSupportedError:
+        return "ascii"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,75 +32,73 @@ _CSV = csv.WriteOptions(include_header=False)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task wrote."""
+    """What one task wrote in one way."""
 
     name: str
-    rows: int = 0
-    # Of keys that the database cannot hold: they are spelled, under a name of their own.
-    spelled_name: str = ""
-    spelled_rows: int = 0
+    rows: int
+    # Dimensions of which the database cannot hold the texts, and has them spelled.
+    spelled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
     """Sums in `penstock.staged`."""
 
-    of_tasks: tuple[Part, ...]
+    parts: tuple[Part, ...]
     # Those of the arrays there.
     dimensions: tuple[str, ...]
     measures: tuple[str, ...]
 
     @property
-    def parts(self) -> list[str]:
-        """All but what is spelled."""
-        return [part.name for part in self.of_tasks]
-
-    @property
-    def spelled_parts(self) -> list[str]:
-        return [part.spelled_name for part in self.of_tasks if part.spelled_rows]
-
-    @property
     def rows(self) -> int:
-        return sum(part.rows + part.spelled_rows for part in self.of_tasks)
+        return sum(part.rows for part in self.parts)
+
+    def plain(self, target: TargetTable) -> list[str]:
+        """The parts that have nothing spelled for a target, as a parameter."""
+        return self.by_spelling(target).get((), [])
+
+    def by_spelling(self, target: TargetTable) -> dict[tuple[str, ...], list[str]]:
+        """The parts, by the target's dimensions that are spelled in them."""
+        ours = {column.name for column in target.dimensions}
+        found: dict[tuple[str, ...], list[str]] = {}
+        for part in self.parts:
+            spelled_here = tuple(name for name in part.spelled if name in ours)
+            found.setdefault(spelled_here, []).append(part.name)
+        return found
 
 
 def put(
-    connection: psycopg.Connection[Any],
-    aggregate: str,
-    tables: Iterable[pa.Table],
-    width: int,
-    *,
-    all_fit: bool = False,
-) -> Part:
-    """Copy sums there, of `width` dimensions and then measures.
-
-    `all_fit`: it is known that the database can hold all keys as they are.
-    """
-    name, spelled_name = str(uuid.uuid4()), str(uuid.uuid4())
-    rows = spelled_rows = 0
-    bad = unwritable(connection.info.parameter_status("server_encoding"))
+    connection: psycopg.Connection[Any], aggregate: str, tables: Iterable[pa.Table], width: int
+) -> tuple[Part, ...]:
+    """Copy sums there, of `width` dimensions and then measures."""
+    encoding = connection.info.parameter_status("server_encoding")
+    parts: dict[tuple[str, ...], Part] = {}
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         for table in tables:
-            plain, others = _writable(table, 0 if all_fit else width, bad.pattern)
-            copy.write(_lines(aggregate, name, plain, width))
-            copy.write(_lines(aggregate, spelled_name, others, width))
-            rows += len(plain)
-            spelled_rows += len(others)
-    return Part(name, rows, spelled_name, spelled_rows)
+            for bad, rows in _by_spelling(table, width, encoding):
+                part = parts.get(bad) or Part(str(uuid.uuid4()), 0, bad)
+                copy.write(_lines(aggregate, part.name, rows, width))
+                parts[bad] = replace(part, rows=part.rows + len(rows))
+    return tuple(parts.values())
 
 
-def _writable(table: pa.Table, width: int, bad: str) -> tuple[pa.Table, pa.Table]:
-    """Rows whose keys can be written as they are; and the others, with all keys spelled."""
-    is_bad = pa.repeat(False, len(table))
-    for column in table.columns[:width]:
-        is_bad = pc.or_(is_bad, pc.fill_null(pc.match_substring_regex(column, bad), False))
-    if not pc.any(is_bad).as_py():
-        return table, table.slice(0, 0)
-    others = table.filter(is_bad)
-    for number, column in enumerate(others.columns[:width]):
-        texts = [text if text is None else spelled(text) for text in column.to_pylist()]
-        others = others.set_column(number, others.field(number).name, pa.array(texts, pa.string()))
-    return table.filter(pc.invert(is_bad)), others
+def _by_spelling(
+    table: pa.Table, width: int, encoding: str | None
+) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """Rows by which of their dimensions have to be spelled, and are."""
+    found = ((name, unwritable(table[name], encoding)) for name in table.column_names[:width])
+    are_bad = {name: np.asarray(mask, bool) for name, mask in found if mask is not None}
+    if not are_bad:
+        yield (), table
+        return
+    by_row = np.stack(list(are_bad.values()), axis=1)
+    for pattern in np.unique(by_row, axis=0):
+        rows = table.filter(pa.array((by_row == pattern).all(axis=1)))
+        bad = tuple(name for name, is_bad in zip(are_bad, pattern, strict=True) if is_bad)
+        for name in bad:
+            texts = pa.array([spelled(text) for text in rows[name].to_pylist()], pa.string())
+            rows = rows.set_column(rows.column_names.index(name), name, texts)
+        yield bad, rows
 
 
 def put_table(
@@ -113,8 +112,8 @@ def put_table(
     ordered = sums.select([*dimensions, *measures])
     some = ordered.to_batches(max_chunksize=MOST_IN_DRIVER)
     tables = (pa.Table.from_batches([batch]) for batch in some)
-    part = put(connection, aggregate, tables, len(dimensions))
-    return Staged((part,), tuple(dimensions), tuple(measures))
+    parts = put(connection, aggregate, tables, len(dimensions))
+    return Staged(parts, tuple(dimensions), tuple(measures))
 
 
 def clear(connection: psycopg.Connection[Any], aggregate: str) -> None:
@@ -126,7 +125,7 @@ def check_complete(connection: psycopg.Connection[Any], staged: Staged) -> None:
     """Raises what makes the job try again, if the server has lost some of it."""
     (rows,) = connection.execute(
         "SELECT count(*) FROM penstock.staged WHERE part = ANY (%s::uuid[])",
-        [staged.parts + staged.spelled_parts],
+        [[part.name for part in staged.parts]],
     ).fetchone() or (0,)
     if rows != staged.rows:
         raise pg.OperationalError(f"{rows} of {staged.rows} staged rows are there")
@@ -159,50 +158,43 @@ def patterns(
     found = connection.execute(
         f"SELECT DISTINCT {', '.join(nulls)} FROM penstock.staged"  # noqa: S608 - numbers
         " WHERE part = ANY (%s::uuid[])".encode(),
-        [staged.parts],
+        [staged.plain(target)],
     )
     return [tuple(row) for row in found]
 
 
 def portions(
-    connection: psycopg.Connection[Any], staged: Staged, target: TargetTable
+    connection: psycopg.Connection[Any], staged: Staged, target: TargetTable, *, plain: bool
 ) -> Iterator[dict[Key, Amounts]]:
-    """Rolled up for one target, as many at a time as the driver takes; without what is spelled. In
-    a transaction.
+    """What has nothing spelled for a target, or all else, as it is meant: rolled up, as many at a
+    time as the driver takes. In a transaction.
     """
-    return _portions(connection, staged, target, staged.parts)
-
-
-def spelled_portions(
-    connection: psycopg.Connection[Any], staged: Staged, target: TargetTable
-) -> Iterator[dict[Key, Amounts]]:
-    """What `portions` leaves out, as it is meant."""
-    for portion in _portions(connection, staged, target, staged.spelled_parts):
-        yield {
-            tuple(part if part is None else meant(part) for part in key): amounts
-            for key, amounts in portion.items()
-        }
-
-
-def _portions(
-    connection: psycopg.Connection[Any],
-    staged: Staged,
-    target: TargetTable,
-    parts: Sequence[str],
-) -> Iterator[dict[Key, Amounts]]:
-    if not parts:
-        return
     keys = _keys(staged, target)
     sums = [f"coalesce(sum({_amount(staged, column.name)}), 0)" for column in target.measures]
     width = len(keys)
-    with connection.cursor(name="staged") as cursor:
-        cursor.execute(
-            f"SELECT {', '.join([*keys, *sums])} FROM penstock.staged"  # noqa: S608 - numbers
-            f" WHERE part = ANY (%s::uuid[]) GROUP BY {', '.join(keys)}".encode(),
-            [parts],
-        )
-        while rows := cursor.fetchmany(MOST_IN_DRIVER):
-            yield {row[:width]: row[width:] for row in rows if any(row[width:])}
+    for bad, parts in staged.by_spelling(target).items():
+        if bool(bad) == plain:
+            continue
+        are_spelled = [column.name in bad for column in target.dimensions]
+        with connection.cursor(name="staged") as cursor:
+            cursor.execute(
+                f"SELECT {', '.join([*keys, *sums])} FROM penstock.staged"  # noqa: S608 - numbers
+                f" WHERE part = ANY (%s::uuid[]) GROUP BY {', '.join(keys)}".encode(),
+                [parts],
+            )
+            while rows := cursor.fetchmany(MOST_IN_DRIVER):
+                yield {
+                    _meant(row[:width], are_spelled): row[width:]
+                    for row in rows
+                    if any(row[width:])
+                }
+
+
+def _meant(key: Key, are_spelled: Sequence[bool]) -> Key:
+    if not any(are_spelled):
+        return key
+    pairs = zip(key, are_spelled, strict=True)
+    return tuple(meant(part) if part and is_spelled else part for part, is_spelled in pairs)
 
 
 def _keys(staged: Staged, target: TargetTable) -> list[str]:

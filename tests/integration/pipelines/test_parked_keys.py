@@ -11,6 +11,7 @@ from psycopg import errors as pg
 
 from penstock.pipelines.applying import NEGATIVE, Applied, retry
 from support.database import Database
+from support.ops import on_18
 from support.targets import LOG, STATS, A, B, Follower, declared, with_tables
 
 WITH_SERVICES = (
@@ -250,3 +251,17 @@ def test_a_key_that_the_users_own_unique_constraint_refuses_is_parked(
     assert follower.shown() == {A: 2, B: 2}
     (waits,) = follower.parked()
     assert waits[1:] == (3, "UniqueViolation: stats_status_key")
+
+
+# A statement for each pattern of NULLs: whichever comes first has done its work when the other
+# one fails.
+@on_18
+@pytest.mark.parametrize(
+    ("below", "refused"), [((None, "a"), ("x", "bad")), (("x", "a"), (None, "bad"))]
+)
+def test_what_went_below_zero_beside_a_refused_key_is_told_once(
+    follower: Follower, below: tuple[str | None, ...], refused: tuple[str | None, ...]
+) -> None:  # M5.4
+    follower.database.run("ALTER TABLE stats ADD CHECK (status <> 'bad')")
+    applied = follower.add({below: -2, refused: 1})
+    assert (applied.below_zero, applied.parked) == (1, 1)

@@ -52,14 +52,14 @@ if "GATE" in os.environ:
         yield from read(reader, share)
 
     def put_behind_the_gate(
-        connection: Any, aggregate: str, tables: Iterable[Any], width: int, **how: Any
-    ) -> staging.Part:
+        connection: Any, aggregate: str, tables: Iterable[Any], width: int
+    ) -> tuple[staging.Part, ...]:
         def slowly() -> Iterator[Any]:
             for table in tables:
                 yield table
                 wait_at_the_gate("staging")
 
-        return put(connection, aggregate, slowly(), width, **how)
+        return put(connection, aggregate, slowly(), width)
 
     runs.runs = read_behind_the_gate
     staging.put = put_behind_the_gate
