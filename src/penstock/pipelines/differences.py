@@ -89,5 +89,5 @@ def _staged(
             kinds = [pa.string() for _ in names] + [None for _ in measures]
             arrow = [pa.array(each, kind) for each, kind in zip(columns, kinds, strict=True)]
             portion = pa.table(arrow, [*names, *measures])
-            parts += staging.put(target, aggregate, [portion], len(names))
+            parts += staging.put_as_it_is(target, aggregate, portion, len(names))
     return Staged(tuple(parts), names, measures), others

@@ -72,13 +72,29 @@ def put(
 ) -> tuple[Part, ...]:
     """Copy sums there, of `width` dimensions and then measures."""
     encoding = connection.info.parameter_status("server_encoding")
+    ways = (way for table in tables for way in _by_spelling(table, width, encoding))
+    return _put(connection, aggregate, ways, width)
+
+
+def put_as_it_is(
+    connection: psycopg.Connection[Any], aggregate: str, table: pa.Table, width: int
+) -> tuple[Part, ...]:
+    """As `put`, where the server has said that it can hold all of these keys."""
+    return _put(connection, aggregate, [((), table)], width)
+
+
+def _put(
+    connection: psycopg.Connection[Any],
+    aggregate: str,
+    ways: Iterable[tuple[tuple[str, ...], pa.Table]],
+    width: int,
+) -> tuple[Part, ...]:
     parts: dict[tuple[str, ...], Part] = {}
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        for table in tables:
-            for bad, rows in _by_spelling(table, width, encoding):
-                part = parts.get(bad) or Part(str(uuid.uuid4()), 0, bad)
-                copy.write(_lines(aggregate, part.name, rows, width))
-                parts[bad] = replace(part, rows=part.rows + len(rows))
+        for bad, rows in ways:
+            part = parts.get(bad) or Part(str(uuid.uuid4()), 0, bad)
+            copy.write(_lines(aggregate, part.name, rows, width))
+            parts[bad] = replace(part, rows=part.rows + len(rows))
     return tuple(parts.values())
 
 

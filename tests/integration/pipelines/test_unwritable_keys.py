@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from penstock.pipelines import applying, staging
+from penstock.pipelines import applying, spelling, staging
 from penstock.pipelines.applying import ZERO_BYTE, retry
 from penstock.pipelines.differences import Difference, differences
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -132,6 +132,19 @@ def test_an_audit_of_many_combinations_has_them_all(
     following.add(deltas)
     # So few are many here: they are compared by the server.
     monkeypatch.setattr(staging, "MOST_IN_DRIVER", 2)
+    must_equal(following, deltas)
+
+
+@on_18
+@on_latin1
+def test_what_we_do_not_know_of_an_encoding_the_server_does(
+    following: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.4, M5.6
+    monkeypatch.setattr(spelling, "_codec", lambda _: "ascii")
+    monkeypatch.setattr(staging, "MOST_IN_DRIVER", 2)
+    deltas: Counts = {A: 1, MISSING: 3, THERE: 4}
+    following.add(deltas)
+    assert following.shown() == {A: 1, THERE: 4}
     must_equal(following, deltas)
 
 
