@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg._encodings import pg2pyenc  # its public names are of the client's encoding only
@@ -17,6 +16,9 @@ from psycopg._encodings import pg2pyenc  # its public names are of the client's 
 _ZERO = "\0"
 # What all encodings have.
 _ASCII = r"^[\x01-\x7f]*$"
+# Encodings of one byte for a character: of others Python has more characters than the server, such
+# as ¥ in EUC_JP, and what it takes for writable the server would refuse.
+_ALIKE = ("LATIN", "WIN", "KOI8", "ISO_8859_")
 
 
 def is_unwritable(text: str, encoding: str | None) -> bool:
@@ -24,6 +26,11 @@ def is_unwritable(text: str, encoding: str | None) -> bool:
 
     >>> [is_unwritable("né", encoding) for encoding in ("UTF8", "SQL_ASCII", "LATIN1", "KOI8R")]
     [False, False, False, True]
+
+    Where we do not know, it is: then the server is asked for each by itself.
+
+    >>> is_unwritable("日本", "EUC_JP")
+    True
     >>> is_unwritable("a\0", "UTF8")
     True
     """
@@ -82,8 +89,7 @@ def _takes_all(encoding: str | None) -> bool:
 
 @cache
 def _codec(encoding: str | None) -> str:
-    """Python's name of it; of one that Python does not have, as little as all have."""
-    try:
-        return pg2pyenc((encoding or "").encode())
-    except psycopg.NotSupportedError:
+    """Python's name of it, or as little as all have."""
+    if encoding is None or not encoding.startswith(_ALIKE):
         return "ascii"
+    return pg2pyenc(encoding.encode())

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from penstock.pipelines import applying, spelling, staging
+from penstock.pipelines import applying, staging
 from penstock.pipelines.applying import ZERO_BYTE, retry
 from penstock.pipelines.differences import Difference, differences
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -136,15 +136,16 @@ def test_an_audit_of_many_combinations_has_them_all(
 
 
 @on_18
-@on_latin1
-def test_what_we_do_not_know_of_an_encoding_the_server_does(
+@pytest.mark.parametrize("encoded", ["EUC_JP"], indirect=True)
+def test_what_python_does_not_know_of_an_encoding_the_server_does(
     following: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # M5.4, M5.6
-    monkeypatch.setattr(spelling, "_codec", lambda _: "ascii")
+    # Python has that character in EUC_JP, and PostgreSQL does not.
+    deltas: Counts = {A: 1, ("¥100", "a"): 2, ("日本", "a"): 3}
+    assert following.add(deltas).parked == 1
+    assert following.shown() == {A: 1, ("日本", "a"): 3}
+    must_equal(following, deltas)
     monkeypatch.setattr(staging, "MOST_IN_DRIVER", 2)
-    deltas: Counts = {A: 1, MISSING: 3, THERE: 4}
-    following.add(deltas)
-    assert following.shown() == {A: 1, THERE: 4}
     must_equal(following, deltas)
 
 

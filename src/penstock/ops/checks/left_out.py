@@ -65,8 +65,9 @@ def _refused(parked: Sequence[ParkedKeys], subject: str) -> Finding:
         subject,
         f"its targets refuse keys: {keys}",
         "What belongs to them waits in penstock.parked, and no target shows it.",
-        "Mend what they are refused for, such as the row that a foreign key asks for; they are "
-        "tried again by themselves",
+        "Mend what they are refused for, such as the row that a foreign key asks for, or an "
+        "expression that gives texts with a zero byte or with characters that the encoding of the "
+        "target's database lacks (UntranslatableCharacter); they are tried again by themselves",
     )
 
 
