@@ -8,6 +8,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # On two cores: tests of processes and servers wait for a third of their time.
 WORKERS := 3
+# Where it is set, each of some thousand Python processes of the tests would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List these commands
