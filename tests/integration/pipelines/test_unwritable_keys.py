@@ -10,9 +10,11 @@ from decimal import Decimal
 
 import pytest
 
-from penstock.pipelines import applying, staging
+from penstock.names import TableName
+from penstock.pipelines import applying, keys, staging
 from penstock.pipelines.applying import ZERO_BYTE, retry
 from penstock.pipelines.differences import Difference, differences
+from penstock.pipelines.merging import Column, TargetTable
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.database import Database
 from support.ops import on_18
@@ -95,6 +97,19 @@ def test_where_no_text_can_be_asked_no_tries_are_spent(
     following.add({**zeros, A: 1})
     assert following.shown() == {A: 1}
     assert {reason for _, _, reason in following.parked()} == {ZERO_BYTE}
+
+
+@on_18
+def test_other_keys_are_printed_as_the_target_does_however_many_have_zeros(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M5.4
+    monkeypatch.setattr(keys, "_MOST_TRIES", 0)
+    cost = TargetTable(
+        TableName("public", "stats"), (Column("cost", "numeric(10,2)"),), (), frozenset()
+    )
+    with database.connect() as connection:
+        found = keys.printed(connection, cost, [("1\0",), ("1.5",), ("2\0",)])
+    assert found == [("1\0",), ("1.50",), ("2\0",)]
 
 
 @on_18
