@@ -41,7 +41,8 @@ class ServerFacts:
     max_slot_wal_keep_mb: int
     # 0: never.
     wal_sender_timeout_ms: int
-    # Newer minor releases only: the output plugins that a slot may use.
+    # The output plugins that a slot may use. None: a minor release that has no such list, or a role
+    # that may not read it (`pg_settings` hides the row then, where `current_setting` fails).
     output_plugin_libraries: str | None
     # 18 and newer: a slot that nobody read for this long is given up; 0 means never.
     idle_slot_timeout_s: int | None
@@ -103,7 +104,8 @@ SELECT current_setting('server_version_num')::int AS version_number,
            AS max_slot_wal_keep_mb,
        (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout')
            AS wal_sender_timeout_ms,
-       current_setting('output_plugin_libraries', true) AS output_plugin_libraries,
+       (SELECT setting FROM pg_settings WHERE name = 'output_plugin_libraries')
+           AS output_plugin_libraries,
        (SELECT extract(epoch FROM current_setting(name)::interval)::int
           FROM pg_settings WHERE name = 'idle_replication_slot_timeout') AS idle_slot_timeout_s
 """
