@@ -16,10 +16,10 @@ help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
-install: $(READY) ## Set up everything: virtual environment, Java, PostgreSQL 15
+install: $(READY) ## Set up everything: virtual environment, Java, PostgreSQL
 
 # The stamp is newer than what it depends on: nothing to do.
-$(READY): pyproject.toml constraints.txt scripts/install.sh
+$(READY): pyproject.toml constraints.txt scripts/install.sh scripts/fetch_postgres.py src/penstock/postgres/installations.py
 	@PYTHON="$(PYTHON)" bash scripts/install.sh "$(VENV)"
 	@touch $@
 
@@ -30,11 +30,11 @@ check: $(READY) ## Lint, check formatting and types
 	$(BIN)/mypy
 
 .PHONY: test
-test: $(READY) ## Run all tests on PostgreSQL 15, 16, 18 and Spark
+test: $(READY) ## Run all tests on PostgreSQL 15 to 18 and Spark
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: soak
-soak: $(READY) ## Run the tests that repeat a fault with their full counts
+soak: $(READY) ## Run all tests on every server, and those that repeat a fault with their full counts
 	PENSTOCK_SOAK=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: demo

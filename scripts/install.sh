@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Set up a machine for Penstock: a virtual environment with all Python packages, and from Debian's
-# packages, where they are missing and can be installed, Java 17 and PostgreSQL 15 with wal2json.
+# Set up a machine for Penstock: a virtual environment with all Python packages; from Debian's
+# packages, where they are missing or old and can be installed, Java 17 and PostgreSQL 15 with
+# wal2json; and, for the tests, the newest minor releases of PostgreSQL 16, 17 and 18.
 #
 # usage: scripts/install.sh VENV        PYTHON names the interpreter (default: python3)
 set -euo pipefail
@@ -27,28 +28,32 @@ java_is_good || missing+=(openjdk-17-jre-headless)
 # Postgres refuses to run as root; a user namespace is how it runs all the same.
 command -v unshare >/dev/null || missing+=(util-linux)
 
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
+may_install() { command -v apt-get >/dev/null && "${as_root[@]}" true 2>/dev/null; }
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >"$logs/apt" 2>&1; }
+
 if [ ${#missing[@]} -gt 0 ]; then
   by_hand="Install these Debian packages: ${missing[*]}"
   command -v apt-get >/dev/null || fail "needed and not here: ${missing[*]}" \
     "Install Java 17 or newer and PostgreSQL 15 with wal2json (in Debian: ${missing[*]})"
-  as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    sudo -n true 2>/dev/null || fail "needed and not here: ${missing[*]}" \
-      "As root: apt-get install ${missing[*]}"
-    as_root=(sudo -n)
-  fi
+  may_install || fail "needed and not here: ${missing[*]}" "As root: apt-get install ${missing[*]}"
   say "Installing ${missing[*]}"
   # Debian would start a PostgreSQL server at once; ours are embedded, and it only takes a port.
-  config=$(mktemp -d)
-  trap 'rm -rf "$config"' EXIT
-  apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q)
   if [ ! -d /etc/postgresql-common ]; then
     "${as_root[@]}" mkdir -p /etc/postgresql-common
     printf 'create_main_cluster = false\n' | "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
   fi
-  "${apt[@]}" update >"$config/log" 2>&1 || { tail -n 20 "$config/log" >&2; fail "apt-get update failed" "$by_hand"; }
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$config/log" 2>&1 ||
-    { tail -n 20 "$config/log" >&2; fail "apt-get install failed" "$by_hand"; }
+  apt update || { tail -n 20 "$logs/apt" >&2; fail "apt-get update failed" "$by_hand"; }
+  apt install -y --no-install-recommends "${missing[@]}" ||
+    { tail -n 20 "$logs/apt" >&2; fail "apt-get install failed" "$by_hand"; }
+elif may_install; then
+  # The tests are for what a fresh machine gets. Where that cannot be had they run on what is here.
+  say "Looking for a newer minor release of PostgreSQL 15"
+  { apt update && apt install -y --no-install-recommends --only-upgrade postgresql-15 postgresql-15-wal2json; } ||
+    say "PostgreSQL 15 could not be upgraded, and stays $(/usr/lib/postgresql/15/bin/postgres --version)"
 fi
 
 # --- Python packages ---------------------------------------------------------------------------
@@ -69,6 +74,10 @@ else
 fi
 "${pip[@]}" install -q --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' ||
   fail "pip could not install the Python packages" "See its message above; the network may be down"
+
+# --- servers for the tests ----------------------------------------------------------------------
+# Says itself what is missing and how to try again; everything but the tests works without.
+"$venv/bin/python" scripts/fetch_postgres.py || true
 
 # --- Spark's classes ---------------------------------------------------------------------------
 say "Preparing Spark's classes, which halves the time in which Spark starts"

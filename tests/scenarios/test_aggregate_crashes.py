@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import Config
-from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
+from penstock.postgres.embedded import EmbeddedPostgres
 from support.changes import changes
 from support.database import Database
 from support.jobs import caught_up
@@ -30,13 +30,14 @@ from support.notify import (
 from support.processes import PenstockProcess, ProcessFamily, capture_process, started
 from support.proxy import Proxy
 from support.repeats import SOAK, repeats
+from support.versions import EVERY
 from support.waiting import eventually
 
 KINDS = ("cut", "crash", "worker", "driver", "jvm", "capture")
 # For each version of the server. Without soak the first two: the others kill processes, and most of
 # them take Spark along, which takes long; the scenario of `penstock run` kills some of them.
 FAULTS = repeats(2, soak=30)
-VERSIONS = SUPPORTED_VERSIONS if SOAK else (18,)
+VERSIONS = EVERY if SOAK else (18,)
 TARGETS = ("ft_all", "ft_service_stats", "ft_by_date", "ft_live", "ft_normal")
 
 

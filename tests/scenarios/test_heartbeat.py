@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.waiting import eventually
 from support.workload import SLOT, prepare
+
+pytestmark = pytest.mark.every_version
 
 INTERVAL_S = 0.2
 

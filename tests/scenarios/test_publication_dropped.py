@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.errors import PublicationMissing
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
 from support.workload import PUBLICATION, SCHEMA, SLOT, insert_items, prepare
+
+pytestmark = pytest.mark.every_version
 
 
 def test_capture_stops_and_confirms_nothing_that_was_skipped(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from penstock.config import Config
 from penstock.lsn import Lsn
 from support.capturing import RunningCapture, capture_config, capturing
@@ -15,6 +17,8 @@ from support.proxy import Proxy
 from support.repeats import repeats
 from support.waiting import eventually
 from support.workload import SLOT, Writers, prepare
+
+pytestmark = pytest.mark.every_version
 
 # Columns that DDL leaves alone.
 STABLE = {"items": ("id", "writer", "seq", "body"), "others": ("id", "writer", "seq")}

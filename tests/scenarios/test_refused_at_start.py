@@ -40,6 +40,8 @@ from support.replication import replicating
 from support.waiting import eventually
 from support.workload import PUBLICATION, SLOT, prepare
 
+pytestmark = pytest.mark.every_version
+
 SLOTS: dict[type[SourceError], Trouble] = {
     SlotMissing: missing_slot,
     SlotWrongPlugin: physical_slot,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
 from support.waiting import eventually
 from support.workload import SLOT, insert_items, prepare
+
+pytestmark = pytest.mark.every_version
 
 
 def test_capture_starts_at_its_own_position_and_nothing_is_doubled(

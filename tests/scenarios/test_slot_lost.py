@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from penstock.errors import SlotInvalidated, SlotMissing
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -13,6 +14,8 @@ from support.database import Database
 from support.oracle import Mirror
 from support.waiting import eventually
 from support.workload import SLOT, insert_items, prepare
+
+pytestmark = pytest.mark.every_version
 
 
 def test_an_invalidated_slot_ends_capture_with_its_name(

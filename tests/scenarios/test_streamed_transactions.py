@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
 from support.replication import streamed
 from support.waiting import eventually
 from support.workload import SLOT, STREAMED_ROWS, Writers, insert_items, prepare
+
+pytestmark = pytest.mark.every_version
 
 
 def test_two_open_transactions_arrive_interleaved_and_are_kept_apart(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.capturing import capture_config, capturing
 from support.changes import Change, changes
 from support.database import Database
 from support.oracle import Mirror
 from support.workload import PUBLICATION, insert_items, prepare
+
+pytestmark = pytest.mark.every_version
 
 
 def captured(database: Database, log: Path) -> list[Change]:

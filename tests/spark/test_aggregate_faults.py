@@ -21,6 +21,7 @@ from penstock.pipelines import staging
 from penstock.pipelines.job import Job
 from penstock.pipelines.spark_staging import stage
 from penstock.postgres.embedded import EmbeddedPostgres
+from penstock.postgres.installations import Version
 from support.database import Database
 from support.jobs import captured, caught_up, job
 from support.notify import (
@@ -39,7 +40,7 @@ OF_AGGREGATE = ("ft_all", "ft_service_stats", "ft_by_date")
 
 
 @pytest.fixture
-def other_server(_servers: Callable[[int], EmbeddedPostgres]) -> Iterator[Database]:
+def other_server(_servers: Callable[[Version], EmbeddedPostgres]) -> Iterator[Database]:
     """A database of another server, of another version, with the targets only."""
     with Database(_servers(16), "targets") as database:
         database.run(*TARGETS)

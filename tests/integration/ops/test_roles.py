@@ -73,6 +73,7 @@ def findings(config: Config) -> list[Finding]:
     return [f for f in diagnose(config) if f.check not in {"java", "pyspark"}]
 
 
+@pytest.mark.every_version
 def test_the_documented_roles_set_up_check_and_tear_down(app: Database) -> None:
     config = config_for(
         app,
@@ -97,6 +98,7 @@ def test_the_documented_roles_set_up_check_and_tear_down(app: Database) -> None:
     assert app.value("SELECT count(*) FROM pg_publication") == 0
 
 
+@pytest.mark.every_version
 def test_the_documented_role_of_targets_writes_them_and_nothing_else(app: Database) -> None:
     aggregates = [
         declared(
@@ -176,6 +178,7 @@ def seed_and_verify(config: Config) -> dict[str, int]:
 
 
 # M5.5, M5.6, M7.5
+@pytest.mark.every_version
 def test_the_documented_roles_seed_and_verify(app: Database, seeded: Config) -> None:
     app.run(*blocks()["Seeding and verifying"])
     titles = [step.title for step in setup(seeded).steps]
@@ -247,6 +250,7 @@ def test_what_the_role_lacks_to_seed_is_named_by_doctor_and_granted_by_set_up(
 
 
 # M7.3, M7.5
+@pytest.mark.every_version
 def test_what_set_up_may_not_grant_is_asked_for_before_anything_is_made(
     app: Database, seeded: Config
 ) -> None:

@@ -34,6 +34,8 @@ from support.commands import penstock
 from support.database import Database
 from support.ops import config_for, do, on_18, replica_identities, slots
 
+pytestmark = pytest.mark.every_version
+
 TABLES = """
 CREATE SCHEMA "App Data";
 CREATE TABLE orders (id int PRIMARY KEY, status text);

