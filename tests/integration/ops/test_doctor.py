@@ -22,6 +22,8 @@ from penstock.postgres.slots import check_slot, read_slot
 from support.commands import penstock
 from support.database import Database
 from support.ops import config_for, on_18, reader, slots
+from support.versions import NEWEST
+from support.waiting import eventually
 
 pytestmark = pytest.mark.every_version
 
@@ -118,6 +120,50 @@ def test_wal2json_is_looked_for_without_leaving_a_slot(database: Database) -> No
     expected = any(library.rglob("wal2json.so"))
     assert gathered.wal2json.present is expected
     assert slots(database) == []
+
+
+@pytest.mark.parametrize("version", [15, 18])
+def test_the_sql_for_a_plugin_that_is_not_allowed_allows_it_and_takes_none_away(
+    version: int,
+) -> None:
+    with EmbeddedPostgres(NEWEST[version]) as own, Database(own, "plugins") as database:
+        if not database.rows("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'"):
+            pytest.fail(f"{own.full_version} has no list of output plugins: upgrade it")
+        # One name that no plugin has. It is how the list must not be written.
+        _set_plugins(database, "'pgoutput, test_decoding, wal2json'")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            database.create_slot("streaming")
+        _run_fix(database, found(database)["output_plugin_libraries", "error"])
+        assert ("output_plugin_libraries", "error") not in found(database)
+        database.create_slot("streaming")
+        _set_plugins(database, "DEFAULT")
+        _run_fix(database, found(database)["wal2json", "info"])
+        database.create_slot("still_streaming")
+        expected = "pgoutput, test_decoding, wal2json"
+        assert database.value("SHOW output_plugin_libraries") == expected
+        if version == 15:  # Debian's has the plugin itself
+            assert ("wal2json", "ok") in found(database)
+            database.create_slot("polling", "wal2json")
+
+
+def _set_plugins(database: Database, value: str) -> None:
+    database.run(f"ALTER SYSTEM SET output_plugin_libraries = {value}")
+    _reload(database)
+
+
+def _run_fix(database: Database, finding: Finding) -> None:
+    """Run what doctor prints, statement by statement, as `psql` does."""
+    database.run(*finding.fix.split("; "))
+    _reload(database)
+
+
+def _reload(database: Database) -> None:
+    """Return when new sessions have the settings that were written."""
+    loaded = database.value("SELECT pg_conf_load_time()")
+    database.run("SELECT pg_reload_conf()")
+    eventually(
+        lambda: database.value("SELECT pg_conf_load_time()") > loaded, "the settings are loaded"
+    )
 
 
 def test_looking_for_a_plugin_that_is_there_does_not_wait_for_open_transactions(

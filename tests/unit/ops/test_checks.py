@@ -216,6 +216,30 @@ def test_wal2json_is_told_but_never_a_fault(
     assert words in one(findings(facts, wal2json=probe), "wal2json", level).what
 
 
+# M4.4
+@pytest.mark.parametrize(
+    ("libraries", "names"),
+    [
+        ("", "pgoutput"),
+        ("wal2json", "wal2json, pgoutput"),
+        # Made by ALTER SYSTEM with the list as one string: no plugin has that name.
+        ('"pgoutput, test_decoding, wal2json"', "pgoutput, test_decoding, wal2json"),
+        ('"My Plugin", wal2json', '"My Plugin", wal2json, pgoutput'),
+    ],
+)
+def test_a_server_that_does_not_allow_pgoutput_is_an_error(libraries: str, names: str) -> None:
+    facts = source(server=server(output_plugin_libraries=libraries))
+    finding = one(findings(facts), "output_plugin_libraries", "error")
+    assert "does not allow pgoutput" in finding.what
+    assert finding.fix.startswith(f"ALTER SYSTEM SET output_plugin_libraries = {names};")
+
+
+def test_a_list_of_plugins_that_is_unknown_or_has_pgoutput_is_no_finding() -> None:
+    for libraries in (None, "pgoutput", "*", '"pgoutput", test_decoding'):
+        facts = source(server=server(output_plugin_libraries=libraries))
+        assert "output_plugin_libraries" not in {each.check for each in findings(facts)}
+
+
 # M4.2
 def test_the_old_values_in_the_wal_are_spelt_out_with_the_sql_for_the_rest() -> None:
     finding = one(findings(), "old_values", "info")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, Level, from_error
 from penstock.postgres.catalog import TESTED_VERSIONS, RoleFacts, ServerFacts, check_wal_level
 from penstock.postgres.failures import SLOT_LIMIT_FIX
+from penstock.postgres.slots import PLUGIN
 
 # Less than this is gone within minutes on a busy server.
 _SMALL_KEEP_MB = 1024
@@ -19,6 +21,16 @@ _SMALL_KEEP_MB = 1024
 def check_server(facts: SourceFacts) -> Iterator[Finding]:
     yield _version(facts.server)
     yield _wal_level(facts.server)
+    if not _allows(facts.server, PLUGIN):
+        yield Finding(
+            "output_plugin_libraries",
+            "error",
+            "server",
+            f"output_plugin_libraries ({facts.server.output_plugin_libraries}) does not allow "
+            f"{PLUGIN}",
+            "Without it no slot for capture can be made, and none that exists can be read.",
+            _allow_sql(facts.server, PLUGIN),
+        )
     if facts.server.in_recovery:
         yield Finding(
             "standby",
@@ -71,6 +83,29 @@ def _wal_level(server: ServerFacts) -> Finding:
     except PenstockError as error:
         return from_error("wal_level", "server", error, "Without it there is nothing to decode.")
     return Finding("wal_level", "ok", "server", "wal_level is logical")
+
+
+def _allows(server: ServerFacts, plugin: str) -> bool:
+    """Return whether a slot may use a plugin; true where the server's list is not known."""
+    if server.output_plugin_libraries is None:
+        return True
+    names = _listed(server.output_plugin_libraries)
+    return plugin in names or "*" in names
+
+
+def _allow_sql(server: ServerFacts, plugin: str) -> str:
+    """Return SQL that adds a plugin to the list: name by name, because the list as one quoted
+    string is one name, which allows no plugin at all. Such a name is taken apart.
+    """
+    listed = _listed(server.output_plugin_libraries or "")
+    parts = [part.strip() for name in listed for part in name.split(",")]
+    names = ", ".join(map(quote, dict.fromkeys([*filter(None, parts), plugin])))
+    return f"ALTER SYSTEM SET output_plugin_libraries = {names}; SELECT pg_reload_conf()"
+
+
+def _listed(setting: str) -> list[str]:
+    found = re.findall(r'"((?:[^"]|"")*)"|([^\s,"]+)', setting)
+    return [quoted or plain for quoted, plain in found]
 
 
 def _room(facts: SourceFacts) -> Iterator[Finding]:
@@ -184,18 +219,15 @@ class PluginProbe:
 
 
 def check_wal2json(server: ServerFacts, probe: PluginProbe) -> Iterator[Finding]:
-    allowed = server.output_plugin_libraries
     why = "Only polling with wal2json needs it; streaming uses pgoutput, which is built in."
-    listed = {name.strip(' "') for name in (allowed or "").split(",")}
-    if allowed is not None and "*" not in listed and "wal2json" not in listed:
+    if not _allows(server, "wal2json"):
         yield Finding(
             "wal2json",
             "info",
             "server",
-            f"output_plugin_libraries ({allowed}) does not allow wal2json",
+            f"output_plugin_libraries ({server.output_plugin_libraries}) does not allow wal2json",
             why,
-            f"ALTER SYSTEM SET output_plugin_libraries = '{allowed}, wal2json'; "
-            "SELECT pg_reload_conf()",
+            _allow_sql(server, "wal2json"),
         )
     elif probe.present:
         yield Finding("wal2json", "ok", "server", "the output plugin wal2json is there")
