@@ -22,7 +22,7 @@ def replicating(
 ) -> Iterator[ReplicationConnection]:
     """Started and ended cleanly."""
     with ReplicationConnection(dsn, wal_sender_timeout_s=wal_sender_timeout_s) as connection:
-        connection.start(slot, PUBLICATION, start_lsn)
+        connection.start(slot, PUBLICATION, start_lsn, messages=True)
         yield connection
         connection.end()
 

@@ -32,6 +32,7 @@ class ServerFacts:
     # Of the database, such as UTF8.
     encoding: str
     in_recovery: bool
+    # The one in effect: from PostgreSQL 19 on, a logical slot raises `replica` to `logical`.
     wal_level: str
     max_slots: int
     used_slots: int
@@ -95,7 +96,8 @@ SELECT current_setting('server_version_num')::int AS version_number,
        current_database() AS database,
        current_setting('server_encoding') AS encoding,
        pg_is_in_recovery() AS in_recovery,
-       current_setting('wal_level') AS wal_level,
+       coalesce((SELECT setting FROM pg_settings WHERE name = 'effective_wal_level'),
+                current_setting('wal_level')) AS wal_level,
        current_setting('max_replication_slots')::int AS max_slots,
        (SELECT count(*) FROM pg_replication_slots)::int AS used_slots,
        current_setting('max_wal_senders')::int AS max_wal_senders,

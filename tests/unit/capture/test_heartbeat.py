@@ -11,7 +11,7 @@ def test_the_latency_ends_when_it_is_durable() -> None:  # M1.5
     meter.durable(10.1)
     before = meter.latency_s
     assert before is None
-    assert meter.received(content)
+    assert meter.received(content.encode())
     meter.durable(10.5)
     assert meter.latency_s == 0.5
     meter.durable(99.0)
@@ -23,13 +23,14 @@ def test_one_that_has_not_come_back_by_the_next_is_missed() -> None:  # M1.5
     late = meter.emitting(0.0)
     meter.emitting(10.0)
     assert meter.missed == 1
-    assert not meter.received(late)
+    assert not meter.received(late.encode())
 
 
 def test_those_of_others_and_nonsense_are_not_ours() -> None:
     meter = HeartbeatMeter("us")
     meter.emitting(0.0)
-    for content in ("them 1", "us", "us 2", "us x", ""):
-        assert not meter.received(content)
-    assert meter.received("us 1")
-    assert not meter.received("us 1")
+    for content in ("them 1", "us", "us 2", "us x", "us ²", f"us {'9' * 900}", ""):
+        assert not meter.received(content.encode())
+    assert not meter.received(b"\xff 1")
+    assert meter.received(b"us 1")
+    assert not meter.received(b"us 1")

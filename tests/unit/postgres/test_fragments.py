@@ -14,7 +14,6 @@ from penstock.lsn import Lsn
 from penstock.postgres.fragments import Abort, Description, Event, Fragment, Fragmenter, Signal
 from penstock.postgres.messages import Insert, LogicalMessage, Truncate
 from support import wire
-from support.pgoutput_encoder import encode
 from support.stories import tell
 
 
@@ -77,16 +76,28 @@ def test_a_description_takes_effect_where_it_stands() -> None:
     assert [type(event) for event in events] == [Fragment, Description, Fragment]
 
 
-def test_logical_messages_are_signals_and_no_part_of_a_transaction() -> None:  # M4.6
+def test_logical_messages_of_ours_are_signals_and_no_part_of_a_transaction() -> None:  # M4.6
     inside = LogicalMessage(True, Lsn(1), "app", b"x")
     streamed = replace(inside, xid=9)
     events = feed(
-        Fragmenter(Lsn(0)),
+        Fragmenter(Lsn(0), signal_prefix="app"),
         *(wire.begin(0x1F8), wire.xlog(inside), wire.insert(1), wire.commit(0x200)),
         *(wire.stream_start(9), wire.xlog(streamed), wire.insert(2, xid=9), wire.stream_stop()),
     )
-    assert [event for event in events if isinstance(event, Signal)] == [Signal(encode(inside))] * 2
+    assert [event for event in events if isinstance(event, Signal)] == [Signal(b"x")] * 2
     assert [fragment.changes for fragment in fragments(events)] == [1, 1]
+
+
+def test_logical_messages_of_others_are_dropped_whatever_their_bytes() -> None:  # M7.6
+    ours = wire.xlog(LogicalMessage(False, Lsn(1), "app", b"x"))
+    foreign = [
+        wire.xlog(LogicalMessage(False, Lsn(1), "application", b"x")),
+        wire.xlog(LogicalMessage(False, Lsn(1), "", b"app")),
+        ours.replace(b"app", b"\xff\xfe\xfd"),
+        wire.xlog(LogicalMessage(False, Lsn(1), "app", bytes(2**20))),
+    ]
+    assert feed(Fragmenter(Lsn(0), signal_prefix="app"), *foreign) == []
+    assert feed(Fragmenter(Lsn(0)), ours, *foreign) == []
 
 
 def test_a_truncate_touches_all_its_tables() -> None:
