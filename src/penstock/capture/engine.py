@@ -127,7 +127,12 @@ class Capture:
                     on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
                 )
                 pump.keep_small(now)
-                connection.start(self._source.slot, self._source.publication, start_lsn)
+                connection.start(
+                    self._source.slot,
+                    self._source.publication,
+                    start_lsn,
+                    messages=bool(self._heartbeat_interval_s),
+                )
                 self.connections += 1
                 self._following(start_lsn, news=self._telling.connected())
                 self._connection = connection

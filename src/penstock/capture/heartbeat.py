@@ -46,10 +46,10 @@ class HeartbeatMeter:
         self._emitted = {self._number: now}
         return f"{self.owner} {self._number}"
 
-    def received(self, content: str) -> bool:
-        """Whether a heartbeat is ours and the newest."""
-        owner, _, number = content.partition(" ")
-        if owner != self.owner or not number.isdigit():
+    def received(self, content: bytes) -> bool:
+        """Return whether a heartbeat is ours and the newest; any role may emit any bytes."""
+        owner, _, number = content.partition(b" ")
+        if owner != self.owner.encode() or not number.isdigit():
             return False
         emitted_at = (self._emitted or {}).pop(int(number), None)
         if emitted_at is None:

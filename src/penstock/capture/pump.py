@@ -24,9 +24,7 @@ from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn
 from penstock.postgres.connection import ReplicationConnection
-from penstock.postgres.fragments import Fragmenter, Signal
-from penstock.postgres.messages import LogicalMessage
-from penstock.postgres.pgoutput import Decoder
+from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.session import ReplicationSession
 
 # How often retention looks. With a budget often: the log may grow past it between two looks.
@@ -55,7 +53,7 @@ class Pump:
     _over_budget: bool = False
 
     def __post_init__(self) -> None:
-        self._fragmenter = Fragmenter(self.log.complete_lsn)
+        self._fragmenter = Fragmenter(self.log.complete_lsn, signal_prefix=PREFIX)
         self._tracker = AckTracker(self.log.complete_lsn)
 
     def run(self) -> None:
@@ -111,15 +109,8 @@ class Pump:
         stored = store(self.log, self._fragmenter.feed(run))
         self._committed += map(self._tracker.register, stored.commits)
         for signal in stored.signals:
-            self._signal(signal, now)
-
-    def _signal(self, signal: Signal, now: float) -> None:
-        """Logical messages: ours are heartbeats, others are not kept."""
-        message = Decoder(1, "off").decode(signal.payload)
-        if not isinstance(message, LogicalMessage) or message.prefix != PREFIX:
-            return
-        if self.heartbeat.received(message.content.decode(errors="replace")):
-            self.session.heartbeat_received(now)
+            if self.heartbeat.received(signal.content):
+                self.session.heartbeat_received(now)
 
     def _flush(self, now: float) -> None:
         """Make everything received durable, and so confirmable."""

@@ -135,13 +135,16 @@ class ReplicationConnection(Closing):
         _, content = self._row(f"TIMELINE_HISTORY {timeline}", 2)
         return content
 
-    def start(self, slot: str, publication: str, start_lsn: Lsn) -> None:
-        """Begin streaming; transactions that end at or below `start_lsn` may still come."""
+    def start(self, slot: str, publication: str, start_lsn: Lsn, *, messages: bool = False) -> None:
+        """Begin streaming; transactions that end at or below `start_lsn` may still come.
+
+        `messages`: ask for logical messages too, which any role may emit, of any size.
+        """
         self._publication = publication
         quoted = publication.replace('"', '""').replace("'", "''")
         options = (
             f"proto_version '{self.protocol_version}', publication_names '\"{quoted}\"', "
-            "streaming 'on', messages 'true'"
+            f"streaming 'on', messages '{str(messages).lower()}'"
         )
         self._take_texts_as_they_are()
         result = self._ask(f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})')

@@ -29,6 +29,11 @@ _COMMIT = struct.Struct(">BQQq")
 _STREAM_START = struct.Struct(">IB")
 _STREAM_COMMIT = struct.Struct(">IBQQq")
 _STREAM_ABORT = struct.Struct(">II")
+# Flags and LSN of a logical message, before its prefix; the content's length behind it.
+_BEFORE_PREFIX_BYTES = 9
+_LENGTH_BYTES = 4
+# A longer message is not ours, whatever its prefix.
+_MOST_SIGNAL_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +97,9 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A logical message, in the form without an xid."""
+    """The content of a logical message that has our prefix."""
 
-    payload: bytes
+    content: bytes
 
 
 Event: TypeAlias = Fragment | Abort | Description | Signal
@@ -103,8 +108,10 @@ Event: TypeAlias = Fragment | Abort | Description | Signal
 class Fragmenter:
     """Cuts what one connection receives."""
 
-    def __init__(self, durable_lsn: Lsn) -> None:
+    def __init__(self, durable_lsn: Lsn, signal_prefix: str | None = None) -> None:
+        """Make `Signal` events of logical messages with that prefix, of none without one."""
         self._durable_lsn = durable_lsn
+        self._signal_prefix = None if signal_prefix is None else signal_prefix.encode() + b"\0"
         # The fragment that is being received, or None between transactions and chunks.
         self._current: Fragment | None = None
         self._skipping = False
@@ -160,7 +167,8 @@ class Fragmenter:
             case "M":
                 # Not part of a table. Those of a streamed transaction could not be kept anyway:
                 # one that a savepoint rolled back looks as if it had committed.
-                events.append(Signal(self._without_xid(message)))
+                if (content := self._signal(message)) is not None:
+                    events.append(Signal(content))
             case "O":
                 pass  # where a change was first made; nothing that a later stage needs
             case other:
@@ -193,10 +201,28 @@ class Fragmenter:
             subxid = int.from_bytes(message[_AT : _AT + 4], "big")
         return Description(payload, xid, subxid)
 
+    def _signal(self, message: memoryview) -> bytes | None:
+        """Return the content of a message of ours, None for any other.
+
+        Any role may emit messages, with a prefix that is no text or a gigabyte of content: theirs
+        are neither decoded nor copied.
+        """
+        wanted = self._signal_prefix
+        if wanted is None or len(message) > _MOST_SIGNAL_BYTES:
+            return None
+        start = _AT + (4 if self._is_streamed else 0) + _BEFORE_PREFIX_BYTES
+        end = start + len(wanted)
+        if bytes(message[start:end]) != wanted:
+            return None
+        return bytes(message[end + _LENGTH_BYTES :])
+
     def _without_xid(self, message: memoryview) -> bytes:
         payload = bytes(message[PAYLOAD_POS:])
-        streamed = self._current is not None and self._current.streamed
-        return payload[:1] + payload[5:] if streamed else payload
+        return payload[:1] + payload[5:] if self._is_streamed else payload
+
+    @property
+    def _is_streamed(self) -> bool:
+        return self._current is not None and self._current.streamed
 
 
 def touched(payload: bytes | memoryview, streamed: bool) -> list[int]:
