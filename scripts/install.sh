@@ -49,10 +49,12 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt update || { tail -n 20 "$logs/apt" >&2; fail "apt-get update failed" "$by_hand"; }
   apt install -y --no-install-recommends "${missing[@]}" ||
     { tail -n 20 "$logs/apt" >&2; fail "apt-get install failed" "$by_hand"; }
-elif may_install; then
+fi
+if may_install; then
   # The tests are for what a fresh machine gets. Where that cannot be had they run on what is here.
+  # An older server may be here although wal2json was missing a moment ago, so this is always done.
   say "Looking for a newer minor release of PostgreSQL 15"
-  { apt update && apt install -y --no-install-recommends --only-upgrade postgresql-15 postgresql-15-wal2json; } ||
+  { apt update && apt install -y --no-install-recommends --only-upgrade postgresql-15 postgresql-client-15 postgresql-15-wal2json; } ||
     say "PostgreSQL 15 could not be upgraded, and stays $(/usr/lib/postgresql/15/bin/postgres --version)"
 fi
 
