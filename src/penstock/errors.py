@@ -404,6 +404,33 @@ class LogUnwritable(LogError):
         )
 
 
+class LogFolderUnsafe(LogUnwritable):
+    """Another user could change the log's files, or choose where we write."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.remedy = (
+            "Let `path` in [log] name a folder that does not exist yet: Penstock makes it for its "
+            "own user alone"
+        )
+
+
+class LogOfAnotherUser(LogFolderUnsafe):
+    """A folder or a file of the log has another owner."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "it belongs to another user")
+        self.remedy = f"Run this as that user. {self.remedy}"
+
+
+class LogOpenToOthers(LogFolderUnsafe):
+    """Others than the log's owner may write to one of its folders."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "others may write to it")
+        self.remedy += f". Or, if all files in it are yours: chmod go-w {shlex.quote(path)}"
+
+
 class SpillFailed(LogError):
     """The disk is full or failed where transactions wait for their commit."""
 

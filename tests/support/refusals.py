@@ -151,6 +151,14 @@ def foreign_directory(database: Database, log: Path) -> Iterator[Config]:
     yield capture_config(database.dsn(), log)
 
 
+@contextmanager
+def folder_open_to_others(database: Database, log: Path) -> Iterator[Config]:
+    prepare(database)
+    log.mkdir()
+    log.chmod(0o777)
+    yield capture_config(database.dsn(), log)
+
+
 def write_a_log(database: Database, log: Path) -> None:
     """A log that capture has written."""
     with capturing(capture_config(database.dsn(), log)), database.connect() as connection:

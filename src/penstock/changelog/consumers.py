@@ -30,6 +30,7 @@ from penstock.errors import (
     LogForeignPosition,
     LogInUse,
     LogNotWritten,
+    LogOfAnotherUser,
 )
 from penstock.lsn import Lsn
 
@@ -155,10 +156,13 @@ def consumers(storage: Storage) -> list[Consumer]:
 @contextmanager
 def _written(storage: Storage, name: str) -> Iterator[None]:
     """What the disk refuses is one of our own errors, by whether it may pass."""
+    where = str(getattr(storage, "root", "log"))
     try:
         yield
+    except LogOfAnotherUser as error:
+        raise ConsumerUnwritable(name, where, "it belongs to another user") from error
     except OSError as error:
-        where, reason = str(getattr(storage, "root", "log")), error.strerror or str(error)
+        reason = error.strerror or str(error)
         if error.errno in _NOT_OURS:
             raise ConsumerUnwritable(name, where, reason) from error
         raise LogNotWritten(where, reason) from error

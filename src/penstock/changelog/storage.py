@@ -7,14 +7,22 @@ in place, read ranges, list, remove. Local files do this here; tests put one in 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from penstock.errors import LogUnreadable, LogUnwritable
+from penstock.errors import (
+    LogFolderUnsafe,
+    LogOfAnotherUser,
+    LogOpenToOthers,
+    LogUnreadable,
+    LogUnwritable,
+)
 
 
 class Appender(Protocol):
@@ -65,7 +73,7 @@ class Storage(Protocol):
 
 class LocalAppender:
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._descriptor = _open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size = os.fstat(self._descriptor).st_size
 
     def write(self, data: bytes) -> None:
@@ -87,10 +95,15 @@ class LocalAppender:
 
 
 class LocalStorage:
-    """A directory. Its files can be read by their owner only: they hold rows."""
+    """A directory. Its files can be read by their owner only: they hold rows.
+
+    Nothing is written to a folder or a file that another user may change, nor through a link:
+    `LogFolderUnsafe`. Whoever only reads may read what the system lets them.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._our_own: set[Path] = set()
 
     def append_to(self, name: str) -> Appender:
         path = self.root / name
@@ -125,7 +138,9 @@ class LocalStorage:
         _sync_folder(path.parent)
 
     def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
-        descriptor = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o600)
+        path = self.root / name
+        self._check_folder(path.parent)
+        descriptor = _open_own(path, os.O_WRONLY | os.O_CREAT)
         try:
             view = memoryview(data)
             while view:
@@ -135,7 +150,9 @@ class LocalStorage:
             os.close(descriptor)
 
     def sync(self, name: str) -> None:
-        descriptor = os.open(self.root / name, os.O_WRONLY)
+        path = self.root / name
+        self._check_folder(path.parent)
+        descriptor = _open_own(path, os.O_WRONLY)
         try:
             os.fdatasync(descriptor)
         finally:
@@ -168,10 +185,14 @@ class LocalStorage:
         return sorted(name for name in names if not name.startswith("."))
 
     def remove(self, name: str) -> None:
+        path = self.root / name
         try:
-            (self.root / name).unlink(missing_ok=True)
+            self._check_folder(path.parent)
+            path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return  # not even the folder is there
         except (PermissionError, IsADirectoryError) as error:
-            raise LogUnwritable(str(self.root / name), error.strerror or "") from None
+            raise LogUnwritable(str(path), error.strerror or "") from None
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[bool]:
@@ -183,7 +204,7 @@ class LocalStorage:
         """As `lock`, with the descriptor: a process that inherits it holds the lock too."""
         path = self.root / name
         self._make_folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = _open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,10 +216,48 @@ class LocalStorage:
             os.close(descriptor)
 
     def _make_folder(self, folder: Path) -> None:
-        if not folder.exists():
-            self._make_folder(folder.parent)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(folder.parent)
+        """Make a folder of the log, and those above it, where they are missing."""
+        _make(folder)
+        self._check_folder(folder)
+
+    def _check_folder(self, folder: Path) -> None:
+        """Refuse a folder that is not ours alone. Each is looked at once: only we can change it."""
+        if folder in self._our_own:
+            return
+        found = folder.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            # The path to the log is the operator's choice, and so is a link of theirs in it.
+            if folder != self.root:
+                raise LogFolderUnsafe(str(folder), "it is a symbolic link")
+            if found.st_uid not in (0, os.geteuid()):
+                raise LogOfAnotherUser(str(folder))
+            found = folder.stat()
+        if found.st_uid != os.geteuid():
+            raise LogOfAnotherUser(str(folder))
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise LogOpenToOthers(str(folder))
+        self._our_own.add(folder)
+
+
+def _make(folder: Path) -> None:
+    if not folder.exists():
+        _make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _open_own(path: Path, flags: int) -> int:
+    """Open a file to write to it; readable by its owner only if it is made here."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise LogFolderUnsafe(str(path), "it is a symbolic link") from None
+    if os.fstat(descriptor).st_uid != os.geteuid():
+        os.close(descriptor)
+        raise LogOfAnotherUser(str(path))
+    return descriptor
 
 
 def _sync_folder(folder: Path) -> None:

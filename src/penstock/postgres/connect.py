@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -60,11 +61,13 @@ def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
     `parameters` are libpq's; they win over the DSN, except `options`, which are added to it.
     """
     given = parse_dsn(dsn)
+    service = _service(given)
     if extra := parameters.pop("options", None):
-        before = given.get("options") or os.environ.get("PGOPTIONS", "")
+        # In libpq's order: the DSN, then its service, then the environment.
+        before = given.get("options") or service.get("options") or os.environ.get("PGOPTIONS", "")
         parameters["options"] = f"{before} {extra}".strip()
     # Of a database that does not say what its text is, psycopg would give bytes.
-    merged = {**_defaults(given), **given, "client_encoding": "utf8", **parameters}
+    merged = {**_defaults(service), **given, "client_encoding": "utf8", **parameters}
     try:
         connection = psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:
@@ -103,27 +106,27 @@ def portable(dsn: Dsn) -> Dsn:
     return Dsn(conninfo.make_conninfo("", **given, **password), origin(dsn))
 
 
-def _defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Ours, where neither the DSN, nor the environment, nor a service file says otherwise."""
+def _defaults(service: Mapping[str, str]) -> dict[str, Any]:
+    """Return our parameters, except those that the environment or a service file has."""
     ours = {"connect_timeout": _CONNECT_TIMEOUT_S, **_TCP_KEEPALIVE}
-    said = _said_by_service(given)
-    if "PGCONNECT_TIMEOUT" in os.environ:
-        said.add("connect_timeout")
+    said = {*service, *(["connect_timeout"] if "PGCONNECT_TIMEOUT" in os.environ else [])}
     usable = {name: value for name, value in ours.items() if name not in said}
     return {"fallback_application_name": "penstock", **usable}
 
 
-def _said_by_service(given: dict[str, Any]) -> set[str]:
-    """Which parameters a service has. Only libpq knows where it is defined, and reads it only to
-    connect: to where nobody is, which is told at once and without a network.
+def _service(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of a DSN's service and of the environment, if it names a service.
+
+    Only libpq knows where a service is defined, and reads it only to connect: to a place where
+    nobody listens, which it reports at once and without a network.
     """
     if "service" not in given and "PGSERVICE" not in os.environ:
-        return set()
+        return {}
     named = {name: value for name, value in given.items() if name in _FILES}
     nowhere = conninfo.make_conninfo("", **named, host=_NOWHERE, hostaddr="")
     tried = psycopg.pq.PGconn.connect_start(nowhere.encode())
     try:
-        return {option.keyword.decode() for option in tried.info if option.val}
+        return {option.keyword.decode(): option.val.decode() for option in tried.info if option.val}
     finally:
         tried.finish()
 

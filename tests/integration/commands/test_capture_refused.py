@@ -55,6 +55,7 @@ def each(server: str, *cases: Case) -> pytest.MarkDecorator:
     (15, refusals.slot_of_another_plugin, '"test_decoding", not "pgoutput"', "drop this one"),
     (18, refusals.two_phase_slot, "has two-phase decoding on", "drop this one"),
     (18, refusals.slot_in_use, "is in use by process", "SELECT pg_terminate_backend("),
+    (18, refusals.folder_open_to_others, "others may write to it", "chmod go-w"),
     (18, refusals.missing_publication, 'publication "misspelt"', "correct `publication`"),
     (
         18,

@@ -89,6 +89,26 @@ def test_options_are_added_to_those_of_the_dsn(guarded: EmbeddedPostgres) -> Non
         assert connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
 
 
+@pytest.mark.parametrize("named_by", ["dsn", "environment"])
+def test_options_are_added_to_those_of_a_service(
+    guarded: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:  # M7.6
+    services = tmp_path / "services.conf"
+    place = f"host=127.0.0.1\nport={guarded.port}\ndbname=postgres\nuser=plain\n"
+    services.write_text(f"[here]\n{place}options=-c work_mem=7MB\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    # libpq takes those of the environment only where neither the DSN nor the service has any.
+    monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
+    if named_by == "environment":
+        monkeypatch.setenv("PGSERVICE", "here")
+    dsn = "service=here" if named_by == "dsn" else "dbname=postgres"
+    for replication in ({}, {"replication": "database"}):
+        user = {"user": "postgres"} if replication else {}
+        with connect(dsn, options="-c lock_timeout=3s", **user, **replication) as connection:
+            assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
+            assert connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
+
+
 def test_a_connection_that_is_lost_as_soon_as_it_is_there_is_told_as_such(
     guarded: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
