@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,13 @@ from penstock.errors import NotSeeded, PipelineError
 from penstock.interrupts import Interrupts
 from penstock.spark import session
 from penstock.spark.class_archive import archive_file
-from penstock.spark.session import SparkEnded, SparkFailed, _environment, throwaway_session
+from penstock.spark.session import (
+    SparkEnded,
+    SparkFailed,
+    _environment,
+    _settings,
+    throwaway_session,
+)
 
 
 def test_when_spark_does_not_start_it_is_told_what_spark_said(
@@ -71,6 +79,50 @@ def test_spark_takes_its_classes_from_the_archive_of_make_install(spark: SparkSe
     assert archive_file().exists()
     # Java would go on without it, and say nothing.
     assert str(archive_file()) in Path(f"/proc/{java}/maps").read_text()
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports on which a process accepts connections, all of them on loopback."""
+    listening = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, address, _, state, *_, inode = line.split()[:10]
+            if state == "0A":
+                listening[f"socket:[{inode}]"] = address
+    held = {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir() if file.is_symlink()}
+    addresses = [listening[socket] for socket in held & listening.keys()]
+    assert all(address.split(":")[0].endswith("0100007F") for address in addresses)
+    return {int(address.split(":")[1], 16) for address in addresses}
+
+
+def answer(port: int) -> str:
+    """Return what Spark's transport answers to a call by a stranger."""
+    call = b"who are you"
+    head = struct.pack(">QBQI", 21 + len(call), 3, 1, len(call))
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+        stranger.sendall(head + call)
+        return stranger.recv(2**16).decode(errors="replace")
+
+
+def test_the_ports_of_a_local_session_refuse_strangers(spark: SparkSession) -> None:  # M7.6
+    context = spark.sparkContext
+    assert context._jvm is not None
+    assert context._gateway is not None
+    java = context._jvm.java.lang.ProcessHandle.current().pid()
+    # The gateway to Python has a secret of its own, and does not speak this protocol.
+    ports = listening_ports(java) - {context._gateway.gateway_parameters.port}
+    assert int(context.getConf().get("spark.driver.port") or 0) in ports
+    assert len(ports) == 2  # the driver's calls, and its blocks
+    for port in ports:
+        assert "Expected SaslMessage, received something else" in answer(port)
+    assert not [key for key, _ in context.getConf().getAll() if "secret" in key]
+
+
+def test_a_cluster_s_secret_is_its_operator_s() -> None:  # M7.6: without one Spark would not start
+    for master in ("local", "local[*]", "local[2,3]"):
+        assert _settings(master)["spark.authenticate"] == "true"
+    for master in ("spark://host:7077", "yarn", "local-cluster[2,1,1024]"):
+        assert "spark.authenticate" not in _settings(master)
 
 
 def test_of_a_process_that_ended_no_value_is_told() -> None:  # M7.3

@@ -60,6 +60,7 @@ def _session(directory: str) -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.authenticate", "true")
         .config("spark.local.dir", directory)
         .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
         .config("spark.python.unix.domain.socket.enabled", "true")

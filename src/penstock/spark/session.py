@@ -31,6 +31,8 @@ from penstock.spark.class_archive import use_archive
 from penstock.spark.errors import OF_SPARK, failed
 
 _HERE = "local[*]"
+# One process. Not `local-cluster`, which is a cluster.
+_LOCAL = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?")
 # A line of Java's that tells nothing about what to do.
 _NOISE = re.compile(r"\s+at \S+\(|\s*\.\.\. \d+ more|WARNING: Using incubator modules")
 _LAST_WORD = re.compile(r"^Terminating due to (java\.lang\.OutOfMemoryError: .*)", re.MULTILINE)
@@ -98,7 +100,8 @@ def local_session(name: str) -> SparkSession:
         # spark-submit has started the JVM, which knows what was set.
         SparkContext._ensure_initialized()  # noqa: SLF001 - before that there is no way to ask
     given = SparkConf()
-    settings = {"spark.master": _HERE, **_settings()}
+    master = given.get("spark.master", _HERE) or _HERE
+    settings = {"spark.master": master, **_settings(master)}
     return _build(name, {key: text for key, text in settings.items() if not given.contains(key)})
 
 
@@ -118,7 +121,7 @@ def throwaway_session(
     """
     directory.mkdir()
     said = directory / "spark.log"
-    settings = _settings(directory, java=_FOR_LITTLE if small_batches else _FOR_MUCH)
+    settings = _settings(master, directory, java=_FOR_LITTLE if small_batches else _FOR_MUCH)
     settings["spark.master"] = master
     environment = _environment(master)
     with ExitStack() as stack:
@@ -171,7 +174,9 @@ def _exit_code(jvm: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[str, str]:
+def _settings(
+    master: str, directory: Path | None = None, *, java: str = _FOR_MUCH
+) -> dict[str, str]:
     if any("GC" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
         java = ""  # beside another choice of the user's Java would not start
     log4j2 = resources.files(__package__).joinpath("log4j2.properties")
@@ -185,6 +190,10 @@ def _settings(directory: Path | None = None, *, java: str = _FOR_MUCH) -> dict[s
         # Saves 30 to 60 ms in each batch.
         "spark.python.unix.domain.socket.enabled": "true",
     }
+    if _LOCAL.fullmatch(master):
+        # Without it any local user could give the driver work to do, and read blocks with rows.
+        # Spark makes a secret for itself, which is in no setting. A cluster's is its operator's.
+        settings["spark.authenticate"] = "true"
     if directory is not None:
         settings["spark.local.dir"] = str(directory)
         settings["spark.sql.warehouse.dir"] = str(directory / "warehouse")
