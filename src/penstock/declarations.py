@@ -73,7 +73,8 @@ class AggregateSource(Section):
     delete: bool = True
     # Columns that no UPDATE changes: an old row without them has the new row's.
     immutable: tuple[Identifier, ...] = ()
-    # A column's name in the aggregate: its names in the table, the first that exists is taken.
+    # A column's name in the aggregate: its names in the table. Of those that exist, the first that
+    # is not NULL counts, row by row.
     aliases: Annotated[dict[Identifier, tuple[Identifier, ...]], Field(default_factory=dict)]
 
     @model_validator(mode="before")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,71 @@ def test_columns_of_several_tables_are_read_as_what_they_are(
         sums = true_sums(source.connection, bound, lambda: spark).sums
     by_server = rolled_up(sums, list(plain.dimensions), list(plain.measures))
     assert by_server == {key[:-1]: amounts for key, amounts in by_tables[0].items()}
+
+
+# Issue 22, item 17.
+def test_the_first_alias_that_is_not_null_counts_in_tables_and_in_the_log(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.5, M4.6, M5.5
+    columns = {
+        "size": ("real", "double precision", "0.1", "0.1", "0.1::real"),
+        "price": ("numeric(5,1)", "numeric(10,3)", "1.5", "1.500", "2"),
+        "number": ("bigint", "int", "7", "7", "8"),
+        "label": ("mood", "text", "'sad'", "'sad'", "'glad'"),
+        "name": ('text COLLATE "C"', 'varchar(9) COLLATE "POSIX"', "'a'", "'a'", "'b '"),
+        "code": ("char(3)", "char(3)", "'a'", "'a'", "'b'"),
+        "word": ("text", "status", "''", "'x'", "'yes'"),
+    }
+    typed = ", ".join(
+        f"{name}_{place} {kinds[place]}" for name, kinds in columns.items() for place in (0, 1)
+    )
+    database.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+        "CREATE DOMAIN status AS varchar(5)",
+        f"CREATE TABLE notifications (id int PRIMARY KEY, {typed})",
+        "ALTER TABLE notifications REPLICA IDENTITY FULL",
+    )
+    changes = [
+        f"INSERT INTO notifications (id, {', '.join(f'{name}_{place}' for name in columns)})"
+        f" VALUES ({number}, {', '.join(values[kind] for values in columns.values())})"
+        for number, (place, kind) in enumerate([(0, 2), (1, 3), (1, 4)])
+    ]
+    filled = ", ".join(
+        f"{name}_0 = {name}_1" + ("::mood" if name == "label" else "") for name in columns
+    )
+    changes += [
+        "INSERT INTO notifications (id) VALUES (3)",
+        "INSERT INTO notifications (id) VALUES (4)",
+        f"UPDATE notifications SET {filled} WHERE id = 2",
+        "DELETE FROM notifications WHERE id = 3",
+    ]
+    source = {
+        "table": "notifications",
+        "aliases": {name: [f"{name}_0", "never", f"{name}_1"] for name in columns},
+    }
+    given: dict[str, Any] = {
+        "sources": [source],
+        "measures": {"count": "count", "cost": "sum(price)", "numbers": "sum(number)"},
+    }
+    computed = declared(**given, dimensions={name: f"{name} || ''" for name in columns})
+    by_tables, by_log = both(database, tmp_path, spark, computed, *changes)
+    assert by_tables == by_log
+    found, left_out = by_tables
+    assert left_out == {}
+    # A real's 0.1 is another double, filled in or not.
+    real, price = "0.10000000149011612", Decimal("1.500")
+    assert found == {
+        (real, "1.500", "7", "sad", "a", "a  ", ""): (1, price, 7),
+        ("0.1", "1.500", "7", "sad", "a", "a  ", "x"): (1, price, 7),
+        (real, "2.000", "8", "glad", "b ", "b  ", "yes"): (1, Decimal(2), 8),
+        (None,) * len(columns): (1, 0, 0),
+    }
+    plain = declared(**given, dimensions=list(columns))
+    with snapshot(database.dsn()) as now:
+        tables = [each.table for each in plain.sources]
+        bound = bind(plain, types_of(read_tables(now.connection, tables)), now.lsn)
+        sums = true_sums(now.connection, bound, lambda: spark).sums
+    assert rolled_up(sums, list(plain.dimensions), list(plain.measures)) == found
 
 
 def test_dimensions_that_are_columns_come_through_beside_computed_ones(

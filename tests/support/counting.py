@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.decode.definition import Definition
 from penstock.decode.deltas import AGGREGATE, COUNTED, NOTE, ROWS, Input, Summed, sum_name
 from penstock.decode.text import Unrepresentable, parse
+from penstock.decode.types import ValueType
 from penstock.postgres.messages import (
     UNCHANGED,
     Delete,
@@ -86,16 +87,13 @@ def _count(
         return
     old: dict[Input, Any] = {}
     new: dict[Input, Any] = {}
-    kinds: dict[Input, Any] = {}
     for each in wanted.inputs:
         names = source.aliases.get(each.name, (each.name,))
-        places = [definition.index(name) for name in names]
-        place = next((place for place in places if place is not None), None)
-        if place is None:
+        places = [place for name in names if (place := definition.index(name)) is not None]
+        if not places:
             totals.notes[f"{table} had no column {each.name} then"] += 1
             return
-        kinds[each] = each.kind.reading(definition.types[place])
-        before, after = _values(change, definition.relation, place)
+        before, after = _first_values(change, definition, each, places)
         if before is _UNKNOWN and rule == "update" and each.name in source.immutable:
             before = after if after is not _UNKNOWN else None
         if before is _UNKNOWN and rule != "insert":
@@ -108,7 +106,7 @@ def _count(
     images = {"insert": [(1, new)], "update": [(-1, old), (1, new)], "delete": [(-1, old)]}
     unfit: set[Input] = set()
     for sign, image in images[rule]:
-        unfit |= _add(totals, sign, image, kinds, wanted)
+        unfit |= _add(totals, sign, image, wanted)
     # Once for each change, under the first reason.
     first = next((each for each in wanted.inputs if each in unfit), None)
     note = COUNTED if first is None else f"{table}: a {first.name} that Spark cannot hold"
@@ -119,18 +117,41 @@ def _add(
     totals: Totals,
     sign: int,
     image: Mapping[Input, Any],
-    kinds: Mapping[Input, Any],
     wanted: Summed,
 ) -> set[Input]:
     """Returns what Spark cannot hold, for which the image does not count."""
     values: dict[Input, Any] = {}
-    for each, text in image.items():
+    for each, found in image.items():
         with suppress(Unrepresentable):
-            values[each] = None if text is None else parse(text, kinds[each])
+            values[each] = None if found is None else _as(each, *found)
     if len(values) == len(image):
         sums = [sign * (values[each] or 0) for each in wanted.sums]
         totals.add((values[each] for each in wanted.keys), (sign, *sums))
     return set(image) - set(values)
+
+
+def _as(each: Input, text: Any, kind: ValueType) -> Any:
+    """The value, in the type of the input: another column may have a narrower one."""
+    value = parse(text, kind)
+    if kind == each.kind:
+        return value
+    return pa.scalar(value, kind.arrow).cast(each.kind.arrow).as_py()
+
+
+def _first_values(
+    change: Message, definition: Definition, each: Input, places: Sequence[int]
+) -> tuple[Any, Any]:
+    """Before and after: the first column that is not NULL, as its text and its type."""
+
+    def first(texts: Sequence[Any]) -> Any:
+        for place, text in zip(places, texts, strict=True):
+            if text is not None:
+                kind = each.kind.reading(definition.types[place])
+                return _UNKNOWN if text is _UNKNOWN else (text, kind)
+        return None
+
+    pairs = [_values(change, definition.relation, place) for place in places]
+    return first([before for before, _ in pairs]), first([after for _, after in pairs])
 
 
 def _values(change: Message, relation: Relation, place: int) -> tuple[Any, Any]:

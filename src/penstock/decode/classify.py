@@ -16,6 +16,7 @@ import numpy.typing as npt
 from penstock.decode.columns import Mask
 from penstock.decode.images import DELETE, INSERT, POSTIMAGE, PREIMAGE, Images
 from penstock.decode.octets import Positions
+from penstock.decode.tuples import NULL, Cells
 
 # What each kind of image needs to be switched on, and its sign.
 _RULES = {
@@ -34,19 +35,33 @@ _ONCE = (INSERT, POSTIMAGE, DELETE)
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """A column that must be known, and whether updates leave it as it is."""
+    """A value that must be known, and whether updates leave it as it is."""
 
     name: str
-    # Where it is in the table as it was described; None: the table did not have it.
-    place: int | None
+    # The columns that may hold it, in the table as it was described: the first that is not NULL
+    # counts. Empty: the table had none of them.
+    places: tuple[int, ...]
     immutable: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """The images that count, with cells in which everything needed is known."""
+class Values:
+    """A needed value in all images: where it stands, and where it is not known."""
 
-    images: Images
+    cells: Cells
+    # The column that holds it in each image.
+    place: Positions
+    absent: Mask
+    unchanged: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The images that count, with values in which everything needed is known."""
+
+    change: npt.NDArray[np.uint8]
+    # In the order of what is needed; None: the table had no such column, and no image counts.
+    values: Sequence[Values | None]
     rows: Positions
     sign: npt.NDArray[np.int64]
     # How many changes counted.
@@ -70,9 +85,9 @@ def classify(
         elif kind in _ONCE and (count := int(np.count_nonzero(these))):
             skipped[f"{rule} of {table}: {RULE_OFF}"] += count
 
-    images = _filled(images, needed)
+    values = [_values(images, each) if each.places else None for each in needed]
     left = on
-    for reason, unknown in _unknowns(images, needed, table):
+    for reason, unknown in _unknowns(change, needed, values, table):
         # Both images of an update stand and fall together.
         gone = left & _with_partner(change, unknown)
         if count := int(np.count_nonzero(gone & once)):
@@ -81,7 +96,7 @@ def classify(
     rows = np.flatnonzero(left)
     signs = np.array([_RULES[kind][1] for kind in sorted(_RULES)], np.int64)
     changes = int(np.count_nonzero(left & once))
-    return Counted(images, rows, signs[change[rows]], changes, skipped)
+    return Counted(change, values, rows, signs[change[rows]], changes, skipped)
 
 
 def told_once(counted: Counted, unfit: Mapping[str, Mask]) -> Counted:
@@ -91,7 +106,7 @@ def told_once(counted: Counted, unfit: Mapping[str, Mask]) -> Counted:
     An update's other image counts all the same: with it the row comes into the counts, or leaves
     them, as it does in the source when rows are counted there.
     """
-    change = counted.images.change[counted.rows]
+    change = counted.change[counted.rows]
     left = np.isin(change, _ONCE)
     skipped = Counter(counted.skipped)
     for reason, mask in unfit.items():
@@ -101,38 +116,48 @@ def told_once(counted: Counted, unfit: Mapping[str, Mask]) -> Counted:
     return replace(counted, changes=int(np.count_nonzero(left)), skipped=skipped)
 
 
-def _filled(images: Images, needed: Sequence[Needed]) -> Images:
-    """Old images with the new one's value of what does not change."""
-    cells, absent = dict(images.cells), dict(images.absent)
-    for column in needed:
-        if column.place is None or not column.immutable:
-            continue
-        missing = images.absent[column.place] & (images.change == PREIMAGE)
-        if missing.any():
-            old = np.flatnonzero(missing)
-            cells[column.place] = cells[column.place].replaced(
-                missing, cells[column.place], old + 1
-            )
-            absent[column.place] = images.absent[column.place] & ~missing
-    return replace(images, cells=cells, absent=absent)
+def _values(images: Images, needed: Needed) -> Values:
+    """Take the first column that is not NULL. An old value that the WAL does not hold is the new
+    image's, if no update changes it.
+    """
+    first, *others = needed.places
+    cells, absent, unchanged = images.cells[first], images.absent[first], images.unchanged[first]
+    place = np.full(len(images.change), first)
+    for other in others:
+        # What is not known may be a value, so that no later column is asked.
+        is_null = (cells.kind == NULL) & ~absent & ~unchanged
+        cells = cells.replaced(is_null, images.cells[other], np.flatnonzero(is_null))
+        absent = np.where(is_null, images.absent[other], absent)
+        unchanged = np.where(is_null, images.unchanged[other], unchanged)
+        # Where all are NULL it is the last, which makes no difference.
+        place = np.where(is_null, other, place)
+    missing = absent & (images.change == PREIMAGE)
+    if needed.immutable and missing.any():
+        new = np.flatnonzero(missing) + 1
+        cells = cells.replaced(missing, cells, new)
+        absent = absent & ~missing
+        place[missing] = place[new]
+    return Values(cells, place, absent, unchanged)
 
 
-def _unknowns(images: Images, needed: Sequence[Needed], table: str) -> Iterator[tuple[str, Mask]]:
+def _unknowns(
+    change: npt.NDArray[np.uint8],
+    needed: Sequence[Needed],
+    values: Sequence[Values | None],
+    table: str,
+) -> Iterator[tuple[str, Mask]]:
     """Reasons, and the images for which they hold."""
     old = {PREIMAGE: "update", DELETE: "delete"}
-    for column in needed:
-        if column.place is None:
-            yield f"{table} had no column {column.name} then", np.ones(len(images.change), bool)
+    for each, found in zip(needed, values, strict=True):
+        if found is None:
+            yield f"{table} had no column {each.name} then", np.ones(len(change), bool)
             continue
         for kind, word in old.items():
             yield (
-                f"{word} of {table}: the old {column.name} {NOT_IN_WAL}",
-                images.absent[column.place] & (images.change == kind),
+                f"{word} of {table}: the old {each.name} {NOT_IN_WAL}",
+                found.absent & (change == kind),
             )
-        yield (
-            f"update of {table}: the unchanged {column.name} {NOT_IN_WAL}",
-            images.unchanged[column.place],
-        )
+        yield f"update of {table}: the unchanged {each.name} {NOT_IN_WAL}", found.unchanged
 
 
 def _with_partner(change: npt.NDArray[np.uint8], mask: Mask) -> Mask:

@@ -22,7 +22,7 @@ from penstock.decode.columns import Mask, Texts, column_as
 from penstock.decode.definition import Definition
 from penstock.decode.images import images
 from penstock.decode.minutes import minutes
-from penstock.decode.octets import Octets
+from penstock.decode.octets import Octets, Positions
 from penstock.decode.tuples import TEXT
 from penstock.decode.types import MAX_PRECISION, Kind, ValueType
 from penstock.errors import SchemaMismatch, TableTruncated
@@ -223,17 +223,17 @@ class _Plan:
     @cached_property
     def _needed(self) -> list[Needed]:
         return [
-            Needed(each.name, self._place(each.name), each.name in self._source.immutable)
+            Needed(each.name, self._places(each.name), each.name in self._source.immutable)
             for each in self._wanted.inputs
         ]
 
-    def _place(self, name: str) -> int | None:
+    def _places(self, name: str) -> tuple[int, ...]:
         places = map(self._definition.index, self._source.aliases.get(name, (name,)))
-        return next((place for place in places if place is not None), None)
+        return tuple(place for place in places if place is not None)
 
     def summed(self, octets: Octets, run: Run, index: np.ndarray) -> tuple[Counted, pa.Table]:
         self._check(run, index)
-        places = {need.place for need in self._needed if need.place is not None}
+        places = {place for need in self._needed for place in need.places}
         found = images(octets, run, index, self._definition.relation, places, preimages=True)
         counted = classify(found, self._needed, self._source.rules, str(self._source.table))
         arrays, bad = self._arrays(octets, counted)
@@ -248,11 +248,12 @@ class _Plan:
             return  # nothing of it is read
         for each, need in zip(self._wanted.inputs, self._needed, strict=True):
             lsns = run.commit_lsn[index]
-            if need.place is not None:
-                given = self._definition.types[need.place]
+            for place in need.places:
+                given = self._definition.types[place]
                 if not each.kind.holds(given):
-                    raise self._mismatch(f"is {given} and not {each.kind}", need.name, lsns[0])
-            elif (newer := lsns > self._source.after_lsn).any():
+                    name = self._definition.relation.columns[place].name
+                    raise self._mismatch(f"is {given} and not {each.kind}", name, lsns[0])
+            if not need.places and (newer := lsns > self._source.after_lsn).any():
                 raise self._mismatch("is gone: dropped or renamed", need.name, lsns[newer][0])
 
     def _mismatch(self, what: str, name: str, lsn: np.uint64) -> SchemaMismatch:
@@ -272,18 +273,33 @@ class _Plan:
         arrays: dict[Input, pa.Array] = {}
         bad: dict[str, Mask] = {}
         rows = counted.rows
-        for each, need in zip(self._wanted.inputs, self._needed, strict=True):
-            if need.place is None or not len(rows):  # then no image counts
+        for each, need, values in zip(
+            self._wanted.inputs, self._needed, counted.values, strict=True
+        ):
+            if values is None or not len(rows):  # then no image counts
                 arrays[each] = pa.nulls(len(rows), each.kind.arrow)
                 continue
-            cells = counted.images.cells[need.place]
-            given = self._definition.types[need.place]
+            cells = values.cells
             valid = cells.kind[rows] == TEXT
             texts = Texts(octets, cells.start[rows], cells.length[rows], valid)
-            arrays[each], mask = column_as(texts, given, each.kind)
+            arrays[each], mask = self._array(texts, values.place[rows], need, each.kind)
             if mask.any():
                 bad[each.name] = mask
         return arrays, bad
+
+    def _array(
+        self, texts: Texts, place: Positions, need: Needed, kind: ValueType
+    ) -> tuple[pa.Array, Mask]:
+        """Read the values of one input, of each column by the column's own type."""
+        types = [self._definition.types[each] for each in need.places]
+        if len(set(types)) == 1:
+            return column_as(texts, types[0], kind)
+        found = [
+            column_as(texts.where(place == each), given, kind)
+            for each, given in zip(need.places, types, strict=True)
+        ]
+        array = pc.coalesce(*(values for values, _ in found))
+        return array, np.logical_or.reduce([bad for _, bad in found])
 
 
 def _summed_up(

@@ -12,7 +12,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import PrivilegeMissing
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
-from penstock.pipelines.inputs import counting_sources, input_column
+from penstock.pipelines.inputs import counting_sources, read_columns
 
 
 def missing_reads(
@@ -62,7 +62,6 @@ def _read(
     for aggregate in aggregates:
         for source, table in counting_sources(aggregate, facts.tables):
             if aggregate.seed and source.rows_count and table.name in facts.readable:
-                found = (input_column(source, table, name) for name in aggregate.inputs)
-                columns = (column.name for column in found if column is not None)
+                columns = (column.name for column in read_columns(aggregate, source, table))
                 read.setdefault(table.name, {}).update(dict.fromkeys(columns))
     return read

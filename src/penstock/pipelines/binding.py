@@ -54,7 +54,9 @@ def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
     """
     sources = [source for source in aggregate.sources if source.rules]
     given = {
-        source.table: {name: _kind(source, name, types) for name in aggregate.inputs}
+        source.table: {
+            name: _kind(aggregate.name, source, name, types) for name in aggregate.inputs
+        }
         for source in sources
     }
     kinds = {
@@ -90,7 +92,8 @@ def bind(aggregate: AggregateConfig, types: Types, known_up_to: Lsn) -> Bound:
     )
 
 
-def _kind(source: AggregateSource, name: str, types: Types) -> ValueType:
+def _kind(aggregate: str, source: AggregateSource, name: str, types: Types) -> ValueType:
+    """The type of a column in one table: the one that holds the values of all its aliases."""
     if source.table not in types:
         raise SchemaMismatch(
             f"table {source.table} does not exist in the source",
@@ -98,9 +101,8 @@ def _kind(source: AggregateSource, name: str, types: Types) -> ValueType:
             table=source.table,
         )
     columns = types[source.table]
-    for each in source.names(name):
-        if each in columns:
-            return columns[each]
+    if found := [columns[each] for each in source.names(name) if each in columns]:
+        return _common(aggregate, name, found)
     raise SchemaMismatch(
         f"{source.table} has no column {' or '.join(source.names(name))}",
         remedy=f"Its columns are: {', '.join(columns)}. Correct [[aggregate]], or add an alias",

@@ -16,11 +16,11 @@ from penstock.postgres.copying import copied_blocks
 def copied_rows(
     connection: psycopg.Connection[Any],
     rows: sql.Composable,
-    columns: Sequence[str],
+    columns: Sequence[sql.Composable],
     condition: sql.Composable,
 ) -> Generator[pa.RecordBatch, None, None]:
     statement = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
-        sql.SQL(", ").join(map(sql.Identifier, columns)), rows, condition
+        sql.SQL(", ").join(columns), rows, condition
     )
     names = [str(number) for number in range(len(columns))]
     with connection.cursor() as cursor, cursor.copy(statement):

@@ -22,13 +22,14 @@ from penstock.pipelines.source_rows import (
     OnRows,
     Truth,
     columns_of,
+    printed,
     printed_alike,
     reasons,
     rows_of,
 )
 from penstock.pipelines.sums import as_text
 from penstock.postgres.failures import translated
-from penstock.postgres.forms import PRINTED
+from penstock.postgres.tables import Column
 
 # As Python's objects they take ten times the memory that they take in Arrow.
 _MOST_ROWS = 50_000
@@ -47,16 +48,19 @@ def grouped_by_postgres(
     """
     columns = columns_of(connection, source, bound)
     alike = printed_alike(connection, source.table)
-    keys = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.keys}
-    sums = {each.name: sql.Identifier(columns[each.name].name) for each in bound.summed.sums}
+    keys = {each.name: printed(columns[each.name]) for each in bound.summed.keys}
+    sums = {each.name: _first(columns[each.name]) for each in bound.summed.sums}
     # A numeric with a precision may be NaN. An integer may not, and costs nothing more.
     special = [each.name for each in bound.summed.sums if each.kind.kind is Kind.DECIMAL]
     counts = _without_special([sums[name] for name in special])
-    groups = [key if columns[name].name in alike else _printed(key) for name, key in keys.items()]
+    groups = [
+        _first(own) if len(own) == 1 and own[0].name in alike else printed(own)
+        for own in (columns[name] for name in keys)
+    ]
     statement = sql.SQL("SELECT {selected} FROM {table} GROUP BY {groups}").format(
         selected=sql.SQL(", ").join(
             [
-                *(_printed(key) for key in keys.values()),
+                *keys.values(),
                 sql.SQL("count(*) {}").format(counts),
                 *(sql.SQL("coalesce(sum({}) {}, 0)").format(c, counts) for c in sums.values()),
                 sql.SQL("count(*)"),
@@ -100,8 +104,12 @@ def _blocks(
             yield block
 
 
-def _printed(column: sql.Composable) -> sql.Composable:
-    return sql.SQL(PRINTED).format(column)
+def _first(columns: Sequence[Column]) -> sql.Composable:
+    """SQL for the first value that is not NULL."""
+    names = [sql.Identifier(column.name) for column in columns]
+    return (
+        names[0] if len(names) == 1 else sql.SQL("coalesce({})").format(sql.SQL(", ").join(names))
+    )
 
 
 # The log's reader leaves a row out that has a value which Spark cannot hold; so do we.

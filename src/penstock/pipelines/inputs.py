@@ -21,10 +21,30 @@ def counting_sources(
             yield source, tables[source.table]
 
 
-def input_column(source: AggregateSource, table: TableFacts, name: str) -> Column | None:
-    """The table's column for a name in the aggregate: the first of its names that exists."""
+def alias_columns(source: AggregateSource, table: TableFacts, name: str) -> tuple[Column, ...]:
+    """All columns of the table that a name in the aggregate may stand for, in their order: of each
+    row the first that is not NULL counts.
+    """
     by_name = {column.name: column for column in table.columns}
-    return next((by_name[each] for each in source.names(name) if each in by_name), None)
+    return tuple(by_name[each] for each in source.names(name) if each in by_name)
+
+
+def input_columns(source: AggregateSource, table: TableFacts, name: str) -> tuple[Column, ...]:
+    """The columns of which values can count: those up to the first that is never NULL."""
+    found: list[Column] = []
+    for column in alias_columns(source, table, name):
+        found.append(column)
+        if column.not_null:
+            break
+    return tuple(found)
+
+
+def read_columns(
+    aggregate: AggregateConfig, source: AggregateSource, table: TableFacts
+) -> tuple[Column, ...]:
+    """All columns of the table that the aggregate reads."""
+    found = (input_columns(source, table, name) for name in aggregate.inputs)
+    return tuple(dict.fromkeys(column for columns in found for column in columns))
 
 
 def input_types(
@@ -32,9 +52,11 @@ def input_types(
 ) -> tuple[BaseType, ...]:
     """The different types that an input has in the sources."""
     columns = (
-        input_column(source, table, name) for source, table in counting_sources(aggregate, tables)
+        column
+        for source, table in counting_sources(aggregate, tables)
+        for column in input_columns(source, table, name)
     )
-    return tuple(dict.fromkeys(column.base for column in columns if column is not None))
+    return tuple(dict.fromkeys(column.base for column in columns))
 
 
 def value_type(column: Column) -> ValueType:
@@ -46,12 +68,11 @@ def value_type(column: Column) -> ValueType:
 
 def reads_generated(aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts]) -> bool:
     """Whether an input is a stored generated column somewhere."""
-    columns = (
-        input_column(source, table, name)
+    return any(
+        column.generated == "stored"
         for source, table in counting_sources(aggregate, tables)
-        for name in aggregate.inputs
+        for column in read_columns(aggregate, source, table)
     )
-    return any(column is not None and column.generated == "stored" for column in columns)
 
 
 def unfit(

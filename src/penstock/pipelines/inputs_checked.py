@@ -8,7 +8,13 @@ from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.decode.types import Kind, common_type
 from penstock.errors import InputUnfit, PenstockError
 from penstock.names import TableName, quote
-from penstock.pipelines.inputs import counting_sources, input_column, unfit, value_type
+from penstock.pipelines.inputs import (
+    alias_columns,
+    counting_sources,
+    input_columns,
+    unfit,
+    value_type,
+)
 from penstock.pipelines.unsent import unsent_errors
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import Column, TableFacts
@@ -44,15 +50,15 @@ def input_errors(
         yield unsent
     for source, table in counting_sources(aggregate, tables):
         for name in aggregate.inputs:
-            column = input_column(source, table, name)
-            if column is None:
+            columns = input_columns(source, table, name)
+            if not columns:
                 yield _missing(aggregate, source, name)
-                continue
-            for what, remedy in (
-                *(_not_summed(column) if name in aggregate.summed else ()),
-                *(_not_grouped(column) if _is_dimension(aggregate, name) else ()),
-            ):
-                yield unfit(aggregate, table, column, what, remedy)
+            for column in columns:
+                for what, remedy in (
+                    *(_not_summed(column) if name in aggregate.summed else ()),
+                    *(_not_grouped(column) if _is_dimension(aggregate, name) else ()),
+                ):
+                    yield unfit(aggregate, table, column, what, remedy)
     for name in aggregate.inputs:
         yield from _not_together(aggregate, tables, name)
 
@@ -77,28 +83,34 @@ def _missing(aggregate: AggregateConfig, source: AggregateSource, name: str) -> 
 def _not_together(
     aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts], name: str
 ) -> Iterator[InputUnfit]:
-    """Types in several tables that are not read as one; what is wrong with each is told before."""
-    found = {
-        table.name: column
+    """Types in several tables, or under several aliases, that are not read as one; errors of a
+    single column are reported before.
+    """
+    found = [
+        (table.name, column)
         for source, table in counting_sources(aggregate, tables)
-        if (column := input_column(source, table, name)) is not None
-    }
+        for column in alias_columns(source, table, name)
+    ]
     if not found:
         return
-    common = common_type([value_type(column) for column in found.values()])
-    summed = name in aggregate.summed and all(map(can_sum, found.values()))
+    common = common_type([value_type(column) for _, column in found])
+    summed = name in aggregate.summed and all(can_sum(column) for _, column in found)
     if common is None:
         problem = "do not go together"
     elif summed and common.kind is Kind.DECIMAL and common.precision > MAX_SUMMED_PRECISION:
         problem = f"have more than {MAX_SUMMED_PRECISION} digits together, too many for sums"
     else:
         return
-    types = " and ".join(f"{column.type} in {table}" for table, column in found.items())
+    several = len(found) > len({table for table, _ in found})
+    types = " and ".join(
+        f"{column.type} in {f'column {column.name} of ' if several else ''}{table}"
+        for table, column in found
+    )
     yield InputUnfit(
         f"aggregate {aggregate.name} reads column {name}, which is {types}: these {problem}",
         remedy=(
-            "Give the columns one type (ALTER COLUMN … TYPE, which rewrites the table), or make "
-            "an aggregate for each"
+            "Give the columns one type (ALTER COLUMN … TYPE, which rewrites the table), or "
+            + ("take one out of aliases" if several else "make an aggregate for each")
         ),
         column=name,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.errors import PartitionDiffers, UnsafeIdentity
 from penstock.names import TableName
-from penstock.pipelines.inputs import counting_sources, input_column
+from penstock.pipelines.inputs import counting_sources, input_columns, read_columns
 from penstock.postgres.identity import Wanted, wanted_for_leaf
 from penstock.postgres.tables import TableFacts
 from penstock.words import few
@@ -36,9 +36,13 @@ def needed_old_values(
     aggregate: AggregateConfig, source: AggregateSource, table: TableFacts
 ) -> dict[str, set[str]]:
     """Operation → the columns of which it needs old values."""
-    there = _names(aggregate, source, table)
-    changing = {real for name, real in there.items() if name not in source.immutable}
-    needs = {"update": changing, "delete": set(there.values())}
+    changing = {
+        column.name
+        for name in aggregate.inputs
+        if name not in source.immutable
+        for column in input_columns(source, table, name)
+    }
+    needs = {"update": changing, "delete": _names(aggregate, source, table)}
     return {rule: names for rule, names in needs.items() if rule in source.rules}
 
 
@@ -49,17 +53,14 @@ def missing_old_values(
     needed = needed_old_values(aggregate, source, root)
     if root.identity == "full" != part.identity and "update" in needed:
         # NULL in a whole old row is taken for the old value, also of what is immutable.
-        needed["update"] = set(_names(aggregate, source, root).values())
+        needed["update"] = _names(aggregate, source, root)
     known = known_old_values(root, part)
     return {rule: names - known for rule, names in needed.items() if names - known}
 
 
-def _names(
-    aggregate: AggregateConfig, source: AggregateSource, table: TableFacts
-) -> dict[str, str]:
-    """What the aggregate reads: its name there → its name in the table."""
-    columns = {name: input_column(source, table, name) for name in aggregate.inputs}
-    return {name: column.name for name, column in columns.items() if column is not None}
+def _names(aggregate: AggregateConfig, source: AggregateSource, table: TableFacts) -> set[str]:
+    """The columns that the aggregate reads, by their names in the table."""
+    return {column.name for column in read_columns(aggregate, source, table)}
 
 
 def not_written(tables: Sequence[TableFacts], missing: Mapping[str, set[str]]) -> str:

@@ -29,9 +29,9 @@ from penstock.pipelines.binding import Bound
 from penstock.pipelines.copied_rows import copied_rows
 from penstock.pipelines.rows_read import Rows
 from penstock.pipelines.sharing import is_still_worth_it, shared_columns
-from penstock.pipelines.source_rows import columns_of, printed_alike, rows_of
+from penstock.pipelines.source_rows import columns_of, printed, printed_alike, rows_of
 from penstock.postgres.failures import translated
-from penstock.postgres.forms import form_of
+from penstock.postgres.forms import Form, form_of
 from penstock.postgres.packing import PackedRows, Packing
 from penstock.postgres.pages import in_pages, leaf_pages, page_bounds
 from penstock.postgres.reading_ahead import ahead
@@ -47,13 +47,25 @@ _Copied: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What is read, the table's column for it, and its type there."""
+    """An input, the table's columns for it, and its type there."""
 
     input: Input
-    column: Column
+    # Of a row the first counts that is not NULL.
+    columns: tuple[Column, ...]
     given: ValueType
     # Equal values have one packed form.
     alike: bool
+
+    @property
+    def packed(self) -> tuple[str, Form] | None:
+        """How the server packs it; None: it is copied. Aliases are rare, and not worth packing."""
+        form = form_of(self.columns[0].base)
+        return None if form is None or len(self.columns) > 1 else (self.columns[0].name, form)
+
+    @property
+    def copied(self) -> sql.Composable:
+        one = len(self.columns) == 1
+        return sql.Identifier(self.columns[0].name) if one else printed(self.columns)
 
 
 def rows_in_columns(
@@ -66,15 +78,14 @@ def rows_in_columns(
     with translated(f"read the rows of {table}"):
         rows = rows_of(connection, table)
         columns = _columns(connection, bound, source)
-        names = [each.column.name for each in columns]
-        forms = [form for each in columns if (form := form_of(each.column.base)) is not None]
-        leaves = leaf_pages(connection, table) if len(forms) == len(columns) else {}
+        packable = [packed for each in columns if (packed := each.packed) is not None]
+        leaves = leaf_pages(connection, table) if len(packable) == len(columns) else {}
 
         def copying(condition: sql.Composable) -> _Copied:
-            return copied_rows(connection, rows, names, condition)
+            return copied_rows(connection, rows, [each.copied for each in columns], condition)
 
         if leaves:
-            packing = Packing(connection, rows, list(zip(names, forms, strict=True)))
+            packing = Packing(connection, rows, packable)
             found = _by_pages(packing, page_bounds(leaves.values()), columns, copying)
         else:
             found = copying(sql.SQL("true"))
@@ -93,7 +104,12 @@ def _columns(
     given, found = bound.given[source.table], columns_of(connection, source, bound)
     alike = printed_alike(connection, source.table)
     return [
-        _Column(each, found[each.name], given[each.name], found[each.name].name in alike)
+        _Column(
+            each,
+            found[each.name],
+            given[each.name],
+            all(column.name in alike for column in found[each.name]),
+        )
         for each in bound.summed.inputs
     ]
 

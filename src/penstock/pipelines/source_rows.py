@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from penstock.declarations import AggregateSource
 from penstock.decode.deltas import cannot_hold
 from penstock.names import TableName
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.inputs import input_column
+from penstock.pipelines.inputs import input_columns
+from penstock.postgres.forms import PRINTED
 from penstock.postgres.tables import Column, read_tables
 
 # Rows read so far, or more of them.
@@ -36,6 +37,9 @@ SELECT a.attname
 """
 
 
+_WIDER = {"float4": sql.SQL("float8"), "_float4": sql.SQL("float8[]")}
+
+
 @dataclass(frozen=True, slots=True)
 class Truth:
     """What rows add up to, and how many of them are not in it."""
@@ -48,11 +52,28 @@ class Truth:
 
 def columns_of(
     connection: psycopg.Connection[Any], source: AggregateSource, bound: Bound
-) -> dict[str, Column]:
-    """The table's own column for each that is read."""
+) -> dict[str, tuple[Column, ...]]:
+    """The table's own columns for each that is read: the first that is not NULL counts."""
     table = read_tables(connection, [source.table])[source.table]
-    found = {each.name: input_column(source, table, each.name) for each in bound.summed.inputs}
-    return {name: column for name, column in found.items() if column is not None}
+    return {each.name: input_columns(source, table, each.name) for each in bound.summed.inputs}
+
+
+def printed(columns: Sequence[Column]) -> sql.Composable:
+    """SQL for the first value that is not NULL, as the log has it."""
+    if len(columns) == 1:
+        return sql.SQL(PRINTED).format(sql.Identifier(columns[0].name))
+    differ = len({column.base.name for column in columns}) > 1
+    texts = [sql.SQL(PRINTED).format(_widened(column, differ)) for column in columns]
+    # Columns may have different collations, by which no text can be grouped.
+    listed = (sql.SQL('{} COLLATE "C"').format(text) for text in texts)
+    return sql.SQL("coalesce({})").format(sql.SQL(", ").join(listed))
+
+
+def _widened(column: Column, differ: bool) -> sql.Composable:
+    """The column; a real as the double that the log's reader makes of it beside doubles."""
+    name = sql.Identifier(column.name)
+    wide = _WIDER.get(column.base.name) if differ else None
+    return name if wide is None else sql.SQL("{}::{}").format(name, wide)
 
 
 def printed_alike(connection: psycopg.Connection[Any], table: TableName) -> set[str]:

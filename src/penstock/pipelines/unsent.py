@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.errors import InputUnfit
 from penstock.names import TableName, quote
-from penstock.pipelines.inputs import counting_sources, input_column, unfit
+from penstock.pipelines.inputs import counting_sources, read_columns, unfit
 from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
 from penstock.postgres.tables import Column, TableFacts
 
@@ -46,10 +46,9 @@ def unsent_errors(
         for source, table in counting_sources(aggregate, tables):
             for what, remedy in _not_all_sent(aggregate, source, table, publication, aggregates):
                 yield aggregate, _uncounted(aggregate, table.name, what, remedy)
-            for name in aggregate.inputs:
-                if (column := input_column(source, table, name)) is not None:
-                    for what, remedy in _not_sent(column, table, publication, major, aggregates):
-                        yield aggregate, unfit(aggregate, table, column, what, remedy)
+            for column in read_columns(aggregate, source, table):
+                for what, remedy in _not_sent(column, table, publication, major, aggregates):
+                    yield aggregate, unfit(aggregate, table, column, what, remedy)
 
 
 def _uncounted(aggregate: AggregateConfig, table: TableName, what: str, remedy: str) -> InputUnfit:
@@ -129,12 +128,8 @@ def _published_anew(
     ]
     listed, rows = "", ""
     if held.columns is not None:
-        read = (
-            input_column(source, table, name) for each, source in counting for name in each.inputs
-        )
-        sent = (
-            column.name for column in read if column is not None and column.generated != "virtual"
-        )
+        read = (column for each, source in counting for column in read_columns(each, source, table))
+        sent = (column.name for column in read if column.generated != "virtual")
         listed = f" ({', '.join(map(quote, dict.fromkeys((*held.columns, *sent))))})"
     if held.row_filter and not any(each.seed for each, _ in counting):
         rows = f" WHERE {held.row_filter}"

@@ -256,7 +256,12 @@ SELECT c.oid::bigint, n.nspname AS schema, c.relname AS name,
 _COLUMNS = """
 SELECT a.attrelid::bigint AS relation, a.attname AS name,
        format_type(a.atttypid, a.atttypmod) AS type,
-       a.attnotnull AS not_null, a.attgenerated::text AS generated,
+       -- PostgreSQL 18 has constraints that do not hold for rows from before: NOT VALID.
+       a.attnotnull AND NOT EXISTS (
+           SELECT FROM pg_constraint AS n
+            WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND NOT n.convalidated
+              AND n.conkey = ARRAY[a.attnum]
+       ) AS not_null, a.attgenerated::text AS generated,
        a.attidentity::text AS identity,
        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
        coalesce(l.collisdeterministic, true) AS exact,

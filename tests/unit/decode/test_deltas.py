@@ -349,10 +349,84 @@ def test_a_column_renamed_in_mid_stream_goes_on_by_its_alias() -> None:  # M4.5,
     updated = run_of(chance, [sent], [[after]])
     (totals,) = totals_of(Deltas(WantedDeltas((wanted,))).batches([inserted, updated]), [wanted])
     assert totals.rows == {key("sent"): (1,)}
-    # If a table has both, the first name counts.
-    both = table(1, "t", id=INTEGER, status=TEXT, notification_status=TEXT)
-    (totals,) = found([Insert(1, (b"1", b"old", b"new"))], [both], wanted)
-    assert totals.rows == {key("new"): (1,)}
+
+
+# Issue 22, item 17: in the migration that aliases invite, a backfilling UPDATE changes nothing.
+ALIASED = source("t", aliases={"status": ("notification_status", "status")})
+
+
+def migrating(*identity: str, whole: bool = False) -> Relation:
+    """Both columns, the new one nullable and behind the old one."""
+    kinds = {"id": INTEGER, "status": TEXT, "notification_status": TEXT}
+    columns = (Column(whole or name in identity, name, *OIDS[kind]) for name, kind in kinds.items())
+    return Relation(1, "public", "t", "f" if whole else "i", tuple(columns))
+
+
+def test_the_first_alias_that_is_not_null_counts() -> None:  # M4.5, M4.6
+    wanted = summed(ALIASED, keys={"status": TEXT})
+    changes: list[Message] = [
+        Insert(1, (b"1", b"old", b"new")),
+        Insert(1, (b"2", b"old", None)),
+        Insert(1, (b"3", None, None)),
+        # The backfill, then the application's own change, then the old column is emptied.
+        Update(1, None, (b"2", b"old", None), (b"2", b"old", b"old")),
+        Update(1, None, (b"2", b"old", b"old"), (b"2", b"old", b"sent")),
+        Update(1, None, (b"2", b"old", b"sent"), (b"2", None, b"sent")),
+        Delete(1, None, (b"1", b"old", b"new")),
+    ]
+    (totals,) = found(changes, [migrating(whole=True)], wanted)
+    assert totals.rows == {key("sent"): (1,), key(None): (1,)}
+    assert totals.notes == {COUNTED: len(changes)}
+
+
+def test_an_old_alias_that_is_not_in_the_wal_may_have_been_a_value() -> None:  # M4.5
+    wanted = summed(ALIASED, keys={"status": TEXT})
+    by_index = migrating("id", "status")
+    changes: list[Message] = [
+        Update(1, None, None, (b"1", b"old", b"new")),
+        # What the key leaves out is NULL there, which says nothing.
+        Update(1, (b"1", b"old", None), None, (b"1", b"sent", None)),
+        Delete(1, (b"1", b"old", None), None),
+    ]
+    (totals,) = found(changes, [by_index], wanted)
+    assert totals.rows == {}
+    assert totals.notes == {
+        "update of public.t: the old status is not in the WAL": 2,
+        "delete of public.t: the old status is not in the WAL": 1,
+    }
+    # With the new column in the identity, the old one is not asked for.
+    (totals,) = found(changes[:1], [migrating("id", "notification_status")], wanted)
+    assert totals.notes == {COUNTED: 1}
+
+
+def test_of_two_inputs_that_share_a_column_one_may_be_immutable() -> None:  # M4.5
+    shared = source(
+        "t",
+        aliases={"kept": ("notification_status", "status"), "changing": ("notification_status",)},
+        immutable=frozenset({"kept"}),
+    )
+    backfill = Update(1, None, None, (b"1", b"old", b"old"))
+    definition = migrating("id")
+    (totals,) = found([backfill], [definition], summed(shared, keys={"kept": TEXT}))
+    assert totals.rows == {}
+    assert totals.notes == {COUNTED: 1}
+    both = summed(shared, keys={"kept": TEXT, "changing": TEXT})
+    (totals,) = found([backfill], [definition], both)
+    assert totals.notes == {"update of public.t: the old changing is not in the WAL": 1}
+
+
+def test_aliases_of_different_types_are_read_each_by_its_own() -> None:  # M4.6
+    both = table(1, "t", id=INTEGER, old=INTEGER, new=BIGINT)
+    aliased = source("t", aliases={"amount": ("new", "old")})
+    wanted = summed(aliased, keys={}, sums={"amount": BIGINT})
+    wide = str(2**40).encode()
+    (totals,) = found(
+        [Insert(1, (b"1", b"5", None)), Insert(1, (b"1", b"5", wide))], [both], wanted
+    )
+    assert totals.rows == {(): (2, 5 + 2**40)}
+    wanted = summed(aliased, keys={"amount": INTEGER})
+    with pytest.raises(SchemaMismatch, match=r"column new of public\.t is bigint and not integer"):
+        found([Insert(1, (b"1", b"5", None))], [both], wanted)
 
 
 # --- values without a place -----------------------------------------------------------------------
@@ -394,6 +468,13 @@ def test_an_unchanged_toast_value_is_filled_in_from_the_whole_old_row() -> None:
 # --- over runs, and against the plain way --------------------------------------------------------
 
 
+def _alternatives(chance: random.Random, each: Input, inputs: Sequence[Input]) -> list[str]:
+    """Columns that may stand in for one another, in any order; two inputs may share some."""
+    names = [other.name for other in inputs if each.kind.holds(other.kind) and other != each]
+    found = [each.name, *chance.sample(names, chance.randint(0, min(2, len(names))))]
+    return chance.sample(found, len(found))
+
+
 def random_wanted(chance: random.Random, relation: Relation) -> Summed:
     definition = Definition.parse([encode(relation)])
     inputs = [
@@ -405,7 +486,11 @@ def random_wanted(chance: random.Random, relation: Relation) -> Summed:
     sums = tuple(e for e in inputs if e.kind.kind in numeric and chance.random() < 0.5)
     if chance.random() < 0.2:
         keys = (*keys, Input("later", TEXT))
-    aliases = {each.name: ("not there", each.name) for each in keys if chance.random() < 0.2}
+    aliases = {
+        each.name: ("not there", *_alternatives(chance, each, inputs))
+        for each in dict.fromkeys((*keys, *sums))
+        if each.name != "later" and chance.random() < 0.4
+    }
     rules = frozenset(rule for rule in ALL if chance.random() < 0.85)
     immutable = frozenset(each.name for each in keys if chance.random() < 0.4)
     name = chance.choice(["counts", "others"])

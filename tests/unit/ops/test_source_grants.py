@@ -12,7 +12,13 @@ from penstock.ops.source_grants import hidden_rows, missing_reads
 from support.aggregates import declared
 from support.facts import column, readable, source, table
 
-NOTES = table("notes", columns=(column("id"), column("service_id"), column("status")))
+NOTES = table(
+    "notes",
+    columns=(
+        *(column("id"), column("service_id"), column("status")),
+        column("label", not_null=False),
+    ),
+)
 
 
 def aggregate(**changes: Any) -> AggregateConfig:
@@ -44,6 +50,12 @@ SELECT = "GRANT SELECT {}ON public.notes TO capture"
             {"sources": [{"table": "notes", "aliases": {"status": ["gone", "id"]}}]},
             ["service_id", "status"],
             [SELECT.format("(id, ctid) ")],
+        ),
+        # Of aliases all that may count are read.
+        (
+            {"sources": [{"table": "notes", "aliases": {"status": ["label", "status"]}}]},
+            ["service_id", "status"],
+            [SELECT.format("(label, ctid) ")],
         ),
     ],
 )

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import InputUnfit
-from penstock.pipelines.inputs import input_types
+from penstock.pipelines.inputs import input_columns, input_types
 from penstock.pipelines.inputs_checked import input_errors
+from penstock.pipelines.old_values import needed_old_values
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import Column
 from support.aggregates import by_status
@@ -39,6 +40,31 @@ def test_the_first_name_that_the_table_has_is_taken() -> None:
     assert [kind.name for kind in input_types(one, {new.name: new}, "status")] == ["text"]
     (problem,) = problems(column("id"), **aliased)
     assert "reads column state or status of public.notes, which has none" in problem
+
+
+# Issue 22, item 17.
+def test_of_aliases_all_are_read_up_to_the_first_that_is_never_null() -> None:  # M4.2, M4.5
+    aliases = {"status": ["first", "second", "third"]}
+    one = by_status(sources=[{"table": "notes", "aliases": aliases}])
+    (source,) = one.sources
+    nullable = column("first", not_null=False)
+    facts = table("notes", columns=(column("third"), column("second"), nullable))
+    assert [each.name for each in input_columns(source, facts, "status")] == ["first", "second"]
+    needed = {"first", "second"}
+    assert needed_old_values(one, source, facts) == {"update": needed, "delete": needed}
+    filled = table("notes", columns=(column("second"), column("first")))
+    assert needed_old_values(one, source, filled)["update"] == {"first"}
+
+
+def test_aliases_that_exist_together_must_have_types_that_go_together() -> None:  # M4.6
+    aliased = {"sources": [{"table": "notes", "aliases": {"status": ["state", "status"]}}]}
+    state = column("state", base=TEXT, not_null=False)
+    (problem,) = problems(column("status"), state, **aliased)
+    assert problem.endswith(
+        "which is text in column state of public.notes and integer in column status of "
+        "public.notes: these do not go together"
+    )
+    assert problems(column("status", base=TEXT), state, **aliased) == []
 
 
 def test_a_source_whose_rules_are_all_off_may_lack_the_columns() -> None:
