@@ -1,4 +1,5 @@
-"""Every error that Penstock raises on purpose. Shared word: imports only `lsn` and `names`.
+"""Every error that Penstock raises on purpose. Shared word: imports only `lsn`, `names` and
+`printed_sql`.
 
     PenstockError
     ├─ ConfigError      the operator must change a setting
@@ -20,6 +21,7 @@ from typing import Any
 
 from penstock.lsn import Lsn
 from penstock.names import TableName
+from penstock.printed_sql import PrintedSql
 
 
 class PenstockError(Exception):
@@ -579,8 +581,8 @@ class InputUnfit(PipelineError):
 class OldValuesMissing(PipelineError):
     """The replica identity leaves out old values that an aggregate must subtract."""
 
-    # What puts them into the WAL.
-    sql: str
+    # The statements that put them into the WAL; None if none is safe for the application.
+    sql: PrintedSql | None
     # Or the partition.
     table: TableName
     # Such changes are known by what they lack, and are skipped. Else the root's identity promises

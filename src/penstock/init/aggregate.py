@@ -15,6 +15,7 @@ from penstock.init.facts import Survey, Surveyed
 from penstock.init.fitness import setup_error
 from penstock.names import MAX_BYTES, TableName, fitted_name
 from penstock.pipelines.target_facts import OLDEST_TARGET_VERSION
+from penstock.printed_sql import PrintedSql, SqlKind
 
 _SUFFIX = "_counts"
 
@@ -30,7 +31,7 @@ class SuggestedAggregate:
     # Of its table; None: the one that it has holds the old values already.
     replica_identity: str | None = None
     # SQL for an index that would do instead of FULL.
-    index_instead: str | None = None
+    index_instead: PrintedSql | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _with_identity(
         if error is None:
             return suggested
         if choice is None and isinstance(error, OldValuesMissing):
-            makes_index = error.sql.startswith("CREATE UNIQUE INDEX")
+            makes_index = error.sql is not None and error.sql.kind is SqlKind.COVERING_INDEX
             index_instead = error.sql if makes_index else None
     return None
 

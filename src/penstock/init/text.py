@@ -155,7 +155,8 @@ def _identity(aggregate: SuggestedAggregate, identity: str) -> Iterator[str]:
             "Less WAL, for one more index: run this, then write the name of the table alone.",
             indent=_INDENT,
         )
-        yield commented(aggregate.index_instead, _INDENT)
+        for statement in aggregate.index_instead.statements:
+            yield commented(f"{statement};", _INDENT)
 
 
 def _left_out(suggestion: Suggestion) -> Iterator[str]:

@@ -31,7 +31,7 @@ def plan_aggregates(
     for aggregate in config.aggregate:
         for unfit in input_errors(aggregate, tables, publication, facts.server.major):
             raise unfit
-        for missing in old_value_errors(aggregate, config.source, facts, tables):
+        for missing in old_value_errors(aggregate, config, facts, tables):
             if aggregate.verifiable:
                 raise missing
             notes.append(f"{missing.problem}: such changes are skipped and counted")

@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 
 from penstock.errors import UnsafeIdentity
 from penstock.names import quote
+from penstock.postgres.index_width import fits_an_index
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import Identity, Index, TableFacts
 
+# Ends the name of an index that `penstock doctor` advises.
+OUR_INDEX = "_penstock_key"
 # From here on an unpublished generated column in the identity makes UPDATE and DELETE fail.
 _STRICT_GENERATED_VERSION = 18
 
@@ -42,6 +45,16 @@ class Wanted:
     def applied_to(self, table: TableFacts) -> TableFacts:
         """The table as it will be."""
         return replace(table, identity=self.kind, identity_index=self.index)
+
+
+def too_wide(table: TableFacts) -> list[Index]:
+    """Indexes that Penstock has advised and that some values do not fit into, as INSERT shows."""
+    columns = {column.name: column for column in table.columns}
+    return [
+        index
+        for index in table.candidates
+        if OUR_INDEX in index.name and not fits_an_index(columns[name] for name in index.columns)
+    ]
 
 
 def wanted_identity(table: TableFacts, choice: str) -> Wanted:

@@ -50,6 +50,8 @@ class Column:
     identity: ColumnIdentity = ""
     # Equal only if the same; False: its collation holds some that differ for equal.
     exact: bool = True
+    # CHECK constraints of this column alone, as the server prints them.
+    checks: tuple[str, ...] = ()
 
     @property
     def is_domain(self) -> bool:
@@ -91,6 +93,8 @@ class TableFacts:
     has_children: bool = False
     # Nobody should be granted the owner's role then.
     owner_superuser: bool = False
+    # The names of all indexes, also of invalid ones.
+    index_names: frozenset[str] = frozenset()
 
     @property
     def partitioned(self) -> bool:
@@ -191,6 +195,7 @@ def _table(
         leaves=leaves,
         has_children=relation["has_children"],
         owner_superuser=relation["owner_superuser"],
+        index_names=frozenset(relation["index_names"]),
     )
 
 
@@ -213,6 +218,7 @@ def _column(row: dict[str, Any]) -> Column:
         default=row["default"],
         identity=_COLUMN_IDENTITY[row["identity"]],
         exact=row["exact"],
+        checks=tuple(row["checks"]),
     )
 
 
@@ -245,7 +251,12 @@ SELECT c.oid::bigint, n.nspname AS schema, c.relname AS name,
              JOIN pg_namespace AS an ON an.oid = ac.relnamespace
             WHERE a.relid <> c.oid
             ORDER BY a.position
-       ) AS ancestors
+       ) AS ancestors,
+       ARRAY(
+           SELECT x.relname::text
+             FROM pg_index AS i JOIN pg_class AS x ON x.oid = i.indexrelid
+            WHERE i.indrelid = c.oid
+       ) AS index_names
   FROM tree
   JOIN pg_class AS c ON c.oid = tree.oid
   JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -265,6 +276,12 @@ SELECT a.attrelid::bigint AS relation, a.attname AS name,
        a.attidentity::text AS identity,
        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
        coalesce(l.collisdeterministic, true) AS exact,
+       ARRAY(
+           SELECT pg_get_constraintdef(k.oid)
+             FROM pg_constraint AS k
+            WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND k.conkey = ARRAY[a.attnum]
+            ORDER BY k.conname
+       ) AS checks,
        base.name AS base_name, base.modifier AS base_modifier, base.builtin, base.is_enum,
        base.label_chars, base.is_array, base.sql AS base_sql
   FROM pg_attribute AS a

@@ -15,6 +15,7 @@ from penstock.init.fitness import Unfit
 from penstock.init.suggestion import Entry, Suggestion
 from penstock.init.text import render
 from penstock.names import TableName
+from penstock.printed_sql import SqlKind, printed
 
 # What Postgres allows: anything but NUL, of 63 bytes at most.
 names = st.text(
@@ -22,6 +23,9 @@ names = st.text(
 )
 tables = st.builds(TableName, names, names)
 unfit = st.builds(Unfit, tables, names, names, st.none() | names, st.booleans())
+an_index = names.filter(lambda name: not name.rstrip().endswith(";")).map(
+    lambda name: printed(SqlKind.COVERING_INDEX, name)
+)
 # A few that Spark SQL has no way to write cannot be counted by, and are not suggested.
 columns = names.filter(lambda name: spelled(name) is not None)
 
@@ -43,7 +47,7 @@ def suggestions(draw: st.DrawFn) -> Suggestion:
         measures,
         draw(tables),
         identities[0],
-        draw(st.none() | names),
+        draw(st.none() | an_index),
     )
     return Suggestion(
         name=draw(names),

@@ -392,9 +392,9 @@ def test_old_values_that_set_up_will_put_into_the_wal_are_told_once_and_set_up_m
         # Set-up would leave it as it is.
         (finding,) = old_values(facts, "auto")
         assert (finding.check, finding.subject) == ("aggregate_old_values", "aggregate counts")
-        assert finding.fix.startswith("Run: CREATE UNIQUE INDEX")
+        assert finding.fix.startswith("Run:\n  CREATE UNIQUE INDEX")
         (finding,) = old_values(facts, "default")
-        assert finding.fix.endswith('set replica_identity = "auto" of public.orders in [source]')
+        assert finding.fix.endswith('Set replica_identity = "auto" of public.orders in [source].')
 
 
 def test_a_table_without_a_primary_key_and_the_cost_of_full_are_told() -> None:

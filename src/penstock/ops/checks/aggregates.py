@@ -47,7 +47,7 @@ def check_aggregates(
         lacking = list(_old_values(aggregate, config, facts, after))
         yield from unfit
         yield from lacking
-        now = old_value_errors(aggregate, config.source, facts, facts.tables)
+        now = old_value_errors(aggregate, config, facts, facts.tables)
         if not (unfit or lacking or any(now)):
             what = "its columns, with their old values, are in the WAL"
             yield Finding("aggregate_inputs", "ok", subject, what)
@@ -126,7 +126,7 @@ def _old_values(
     after: Mapping[TableName, TableFacts],
 ) -> Iterator[Finding]:
     """What would be lacking after set-up, too; the rest is told of the tables themselves."""
-    for error in old_value_errors(aggregate, config.source, facts, after):
+    for error in old_value_errors(aggregate, config, facts, after):
         yield Finding(
             "aggregate_old_values",
             "error" if aggregate.verifiable or not error.skipped else "warning",

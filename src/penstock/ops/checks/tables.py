@@ -11,12 +11,17 @@ from penstock.errors import PenstockError
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
-from penstock.ops.old_values import consequence, old_value_errors
+from penstock.ops.old_values import consequence, drop_sql, old_value_errors, table_needs
 from penstock.ops.outcome import after_setup
 from penstock.ops.plan import existing_table
-from penstock.pipelines.inputs import counting_sources
-from penstock.pipelines.old_values import known_old_values, needed_old_values
-from penstock.postgres.identity import wanted_for_leaf, wanted_identity, write_breakers
+from penstock.pipelines.old_values import known_old_values
+from penstock.postgres.identity import (
+    too_wide,
+    wanted_for_leaf,
+    wanted_identity,
+    write_breakers,
+)
+from penstock.postgres.index_width import MAX_ENTRY_BYTES
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
 
@@ -37,8 +42,9 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
             yield from_error("table", str(configured.name), error, "It cannot be published.")
             continue
         yield from _writes(table, after[table.name], facts, published)
-        yield from _identity(table, configured, lacking, _needed(config, table))
+        yield from _identity(table, configured, lacking, table_needs(config.aggregate, table))
         yield from _leaves(table, configured, lacking)
+        yield from _wide_indexes(table, facts)
         if table.primary_key is None:
             yield _no_primary_key(table)
         yield from _generated(table, source.publication, facts)
@@ -48,22 +54,11 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
 def _lacking(config: Config, facts: SourceFacts) -> _Lacking:
     found: _Lacking = defaultdict(list)
     for aggregate in config.aggregate:
-        for error in old_value_errors(aggregate, config.source, facts, facts.tables):
+        for error in old_value_errors(aggregate, config, facts, facts.tables):
             if aggregate.verifiable or not error.skipped:
                 why = f"{error.problem}. {consequence(aggregate, error)}"
                 found[error.table].append(why)
     return found
-
-
-def _needed(config: Config, table: TableFacts) -> set[str]:
-    """The columns of which the aggregates need old values."""
-    return {
-        name
-        for aggregate in config.aggregate
-        for source, _ in counting_sources(aggregate, {table.name: table})
-        for names in needed_old_values(aggregate, source, table).values()
-        for name in names
-    }
 
 
 def _writes(
@@ -114,7 +109,7 @@ def _identity(
         fix = "; or ".join(
             f"ALTER TABLE {table.name.sql} REPLICA IDENTITY USING INDEX {quote(index.name)}"
             for index in table.candidates
-            if needed_old <= set(index.columns)
+            if needed_old <= set(index.columns) and index not in too_wide(table)
         )
         yield Finding(
             "replica_identity",
@@ -170,6 +165,22 @@ def _leaves(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> It
                 "Its changes are not in the WAL.",
                 f"ALTER TABLE {leaf.name.sql} SET LOGGED" if leaf.persistence == "unlogged" else "",
             )
+
+
+def _wide_indexes(table: TableFacts, facts: SourceFacts) -> Iterator[Finding]:
+    """Earlier versions of doctor advised an index over columns of any length."""
+    if indexes := too_wide(table):
+        names = ", ".join(index.name for index in indexes)
+        sql = drop_sql(table, indexes, facts)
+        yield Finding(
+            "index_width",
+            "warning",
+            str(table.name),
+            f"values may be too long for index {names}",
+            f"A row with more than about {MAX_ENTRY_BYTES:,} bytes in these columns cannot be "
+            "written: the application's INSERT fails.",
+            str(sql) if sql else "Give its columns a small bound, such as varchar(n)",
+        )
 
 
 def _no_primary_key(table: TableFacts) -> Finding:
