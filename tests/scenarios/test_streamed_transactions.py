@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.changelog.reader import LogReader
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
+from support.repeats import repeats
 from support.replication import streamed
+from support.versions import USUAL, version_id
 from support.waiting import eventually
 from support.workload import SLOT, STREAMED_ROWS, Writers, insert_items, prepare
 
@@ -66,6 +69,46 @@ def test_subtransactions_that_roll_back_leave_nothing(database: Database, tmp_pa
         mirror.must_equal(database)
         assert {row["writer"] for row in mirror.rows("items").values()} == set("1468")
         eventually(lambda: streamed(database) >= 1, "streaming happened")
+
+
+@pytest.mark.parametrize("server", USUAL, ids=version_id, indirect=True)
+def test_very_many_subtransactions_that_roll_back_do_not_make_the_server_hang_up(
+    database: Database, tmp_path: Path
+) -> None:
+    # M1.6, M3.5: all are streamed before they roll back at once, and the commit needs them all.
+    prepare(database)
+    # With the tests' buffer of 64 kB it is the server that takes minutes.
+    database.run(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '4MB'")
+    mirror = Mirror(tmp_path)
+    config = capture_config(database.dsn(), tmp_path, wal_sender_timeout_s=3.0)
+    with capturing(config) as running:
+        running.connected()
+        database.run(
+            f"""DO $$ BEGIN
+                BEGIN
+                    FOR i IN 1..{repeats(20_000, soak=300_000)} LOOP
+                        BEGIN
+                            INSERT INTO items (writer, seq, body) VALUES (1, i, repeat('x', 1000));
+                        EXCEPTION WHEN division_by_zero THEN NULL;
+                        END;
+                    END LOOP;
+                    RAISE division_by_zero;
+                EXCEPTION WHEN division_by_zero THEN NULL;
+                END;
+                INSERT INTO items (writer, seq) VALUES (2, 1);
+            END $$"""
+        )
+        mirror.await_marker(database, within_s=repeats(60, soak=300))
+        mirror.must_equal(database)
+        assert {row["writer"] for row in mirror.rows("items").values()} == {"2"}
+        assert running.connections == 1, running.reasons()
+    (large,) = (
+        commit
+        for reader in [LogReader(tmp_path)]
+        for commit in reader.commits(reader.start(), reader.end())
+        if commit.aborted
+    )
+    assert len(large.aborted) >= repeats(20_000, soak=300_000) / 2
 
 
 def test_an_open_transaction_holds_back_neither_the_slot_nor_the_others(

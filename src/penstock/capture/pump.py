@@ -55,6 +55,7 @@ class Pump:
     def __post_init__(self) -> None:
         self._fragmenter = Fragmenter(self.log.complete_lsn, signal_prefix=PREFIX)
         self._tracker = AckTracker(self.log.complete_lsn)
+        self.log.between_pieces = self._answer
 
     def run(self) -> None:
         """Until `stop`, then leave cleanly; raises what ends the connection."""
@@ -78,6 +79,12 @@ class Pump:
         self._flush(now)
         self.connection.send(self.session.final_status(now))
         self.connection.end()
+
+    def _answer(self) -> None:
+        """Keep the server from hanging up while one commit takes long."""
+        decision = self.session.decide(time.monotonic())
+        if decision.send is not None:
+            self.connection.send(decision.send)
 
     def _turn(self, now: float, wake_at: float) -> float:
         """Receive and store what there is, or wait; returns the time."""

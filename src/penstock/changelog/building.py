@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.changelog.aborted import is_aborted
 from penstock.changelog.compression import compress
 from penstock.changelog.format import (
     PACK_COMMIT,
@@ -159,7 +160,9 @@ class FrameBuilder:
             return piece.changes
         if piece.place is self.place:
             piece.count_subxids(self.xids(piece))
-        return piece.changes - int(piece.subxid_counts[np.isin(piece.subxids, aborted)].sum())
+        if not len(piece.subxids):
+            return piece.changes
+        return piece.changes - int(piece.subxid_counts[is_aborted(piece.subxids, aborted)].sum())
 
     def definitions(self, in_force: dict[int, tuple[bytes, ...]]) -> list[Definition]:
         """Those that the frame's changes use, oldest first; `in_force` held when it began."""

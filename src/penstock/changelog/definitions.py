@@ -20,11 +20,21 @@ class Definitions:
         self._decoder = Decoder(1, "off")
         self._types: dict[int, bytes] = {}
         self._in_force: dict[int, tuple[bytes, ...]] = {}
+        # The tables whose definition has the newest Types.
+        self._current: set[int] = set()
 
     def take(self, payload: bytes) -> Iterator[tuple[int, tuple[bytes, ...], bool]]:
         """Note a Relation or Type; yields a table, its definition, and whether that is news."""
+        # The server repeats it after each rollback of a streamed subtransaction, perhaps 300,000
+        # times in one transaction: one copy is kept, and it is not decoded again.
+        described = int.from_bytes(payload[1:5], "big")
+        if described in self._current and self._in_force[described][0] == payload:
+            yield described, self._in_force[described], False
+            return
         match self._decoder.decode(payload):
             case Type(oid=oid):
+                if self._types.get(oid) != payload:
+                    self._current.clear()
                 self._types[oid] = payload
             case Relation(oid=oid, columns=columns):
                 oids = dict.fromkeys(column.type_oid for column in columns)
@@ -32,6 +42,7 @@ class Definitions:
                 content = (payload, *types)
                 is_news = self._in_force.get(oid) != content
                 self._in_force[oid] = content
+                self._current.add(oid)
                 yield oid, content, is_news
             case other:
                 raise ProtocolViolation(

@@ -7,7 +7,7 @@ where it stands, and without one a binary search over the segments' headers find
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -282,8 +282,9 @@ class LogReader:
     def payloads(self, commit: CommitRef) -> Iterator[bytes]:
         """As those of `Transaction`, of any size: one frame at a time is in memory."""
         in_force: dict[int, bytes] = {}
+        aborted = frozenset(commit.aborted)
         for ref in commit.fragments:
-            for oids, payload, definitions in self._changes(ref, commit.aborted):
+            for oids, payload, definitions in self._changes(ref, aborted):
                 for oid in oids:
                     if in_force.get(oid) != definitions[oid]:
                         in_force[oid] = definitions[oid]
@@ -291,19 +292,18 @@ class LogReader:
                 yield payload
 
     def _changes(
-        self, ref: FragmentRef, aborted: tuple[int, ...]
+        self, ref: FragmentRef, aborted: Collection[int]
     ) -> Iterator[tuple[list[int], bytes, dict[int, bytes]]]:
         """Surviving messages of a fragment, in the form without xid, with their definitions."""
         frame = self.frame(ref.segment, ref.byte_pos)
         fragment = frame.meta.fragments[ref.index]
         streamed = bool(fragment["flags"] & FragmentFlag.STREAMED)
         first = int(fragment["first"])
-        gone = frozenset(aborted)
         known: dict[int, bytes] = {}
         for index in range(first, first + int(fragment["messages"])):
             payload = frame.messages[index]
             if streamed:
-                if int.from_bytes(payload[1:5], "big") in gone:
+                if int.from_bytes(payload[1:5], "big") in aborted:
                     continue
                 payload = payload[:1] + payload[5:]
             oids = touched(payload, streamed=False)

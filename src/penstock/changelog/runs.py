@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.changelog.aborted import is_aborted
 from penstock.changelog.format import (
     ChangesMeta,
     FragmentFlag,
@@ -243,7 +244,7 @@ class _Collector:
         within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
         streamed = (fragments["flags"] & FragmentFlag.STREAMED != 0)[which]
         if aborted is not None and len(aborted):
-            survives = ~np.isin(loaded.messages.uint32(index, 1), aborted)
+            survives = ~is_aborted(loaded.messages.uint32(index, 1), aborted)
             index, which, streamed = index[survives], which[survives], streamed[survives]
             within = np.arange(len(index))  # one fragment at a time: its survivors are counted
         if loaded.emptied:

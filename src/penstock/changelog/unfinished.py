@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.changelog.aborted import is_aborted
 from penstock.changelog.building import Piece
 from penstock.postgres.fragments import Abort
 
@@ -55,14 +56,19 @@ class Unfinished:
             self._described.pop(abort.xid, None)
         elif abort.xid in self._open:
             self._open[abort.xid].aborted.append(abort.subxid)
+            # The server describes a table again after each rollback: do not collect them all.
+            described = self._described.get(abort.xid)
+            while described and described[-1][0] == abort.subxid:
+                described.pop()
 
     def finish(self, xid: int) -> Finished:
         """It commits, and is no longer open."""
         transaction = self._open.pop(xid, None) or _Open()
         aborted = np.unique(np.array(transaction.aborted, np.uint32))
-        described = self._described.pop(xid, ())
-        definitions = [content for subxid, content in described if subxid not in aborted]
-        return Finished(transaction.pieces, aborted, definitions)
+        described = self._described.pop(xid, [])
+        by = np.fromiter((subxid for subxid, _ in described), np.uint32, len(described))
+        kept = np.flatnonzero(~is_aborted(by, aborted)).tolist()
+        return Finished(transaction.pieces, aborted, [described[index][1] for index in kept])
 
     def oldest_segment(self, current: int) -> int:
         """The oldest segment with a piece of one; 0: none. Unwritten ones go into `current`."""

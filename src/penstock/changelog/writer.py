@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +56,8 @@ from penstock.lsn import Lsn
 from penstock.postgres.fragments import Abort, Commit, Description, Fragment
 
 _LOCK = "writer.lock"
+# Of a commit, before the caller has a turn: a few milliseconds of work.
+_PIECES_AT_ONCE = 256
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Waiting does not help: a person must change the path or its permissions.
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
@@ -82,6 +84,8 @@ class LogWriter(Closing):
         self._defined_at: dict[tuple[bytes, ...], int] = {}
         self._file: Appender | None = None
         self._opened = False
+        # Called now and then during the commit of a transaction that has very many pieces.
+        self.between_pieces: Callable[[], None] = lambda: None
         # What is known of the segments before the last, by number.
         self._sealed: dict[int, SegmentFacts] = {}
         with contextlib.ExitStack() as on_failure, self.failures():
@@ -131,7 +135,9 @@ class LogWriter(Closing):
             self._tables.note(TableEntry(commit.lsn, content))
         self._last_commit_lsn = commit.lsn
         pieces, seq = [], 0
-        for piece in finished.pieces:
+        for number, piece in enumerate(finished.pieces):
+            if number % _PIECES_AT_ONCE == _PIECES_AT_ONCE - 1:
+                self.between_pieces()
             surviving = self._builder.surviving(piece, finished.aborted)
             if surviving:
                 pieces.append((piece, seq))

@@ -16,14 +16,16 @@ from penstock.capture import flushing
 from penstock.capture.heartbeat import HeartbeatMeter
 from penstock.capture.pump import Pump
 from penstock.changelog.reader import LogReader
-from penstock.changelog.settings import RetentionSettings
+from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogNotWritten
 from penstock.lsn import Lsn
 from penstock.postgres.envelope import StatusUpdate
+from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.session import ReplicationSession, SessionSettings
 from penstock.testing import MemoryStorage
-from support.logs import IDENTITY
+from support import wire
+from support.logs import IDENTITY, apply
 from support.wire import begin, insert, keepalive, relation, transaction
 
 START = Lsn(0x100)
@@ -111,6 +113,44 @@ class EndlessConnection:
 
     def end(self) -> None:
         pass
+
+
+def test_the_server_is_answered_during_a_commit_of_very_many_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # M1.6
+    sent: list[StatusUpdate] = []
+    log = LogWriter(MemoryStorage(), replace(IDENTITY, start_lsn=START), LogSettings(frame_bytes=1))
+    stop = threading.Event()
+    connection = EndlessConnection(stop, runs=0)
+    monkeypatch.setattr(connection, "send", sent.append)
+    # Something is due every 20 ms.
+    settings = SessionSettings(wal_sender_timeout_s=0.06)
+    session = ReplicationSession(log.complete_lsn, settings, now=time.monotonic())
+    Pump(
+        connection,  # type: ignore[arg-type]
+        session,
+        log,
+        RetentionSettings(),
+        HeartbeatMeter("test"),
+        stop,
+    )
+    fragmenter = Fragmenter(log.complete_lsn)
+    described = wire.xlog(replace(wire.ITEMS, xid=7))
+    piece = [wire.stream_start(7), described, wire.insert(1, xid=7), wire.stream_stop()]
+    for _ in range(2_000):
+        apply(log, fragmenter, [memoryview(message) for message in piece])
+    answer = log.between_pieces
+
+    def slowly() -> None:
+        time.sleep(0.03)
+        answer()
+
+    log.between_pieces = slowly
+    apply(log, fragmenter, [memoryview(wire.stream_commit(7, 0x9000))])
+    log.close()
+    assert len(sent) >= 5
+    assert {update.durable_lsn for update in sent} == {START}
 
 
 def test_a_slow_disk_slows_the_reader_and_does_not_fill_the_memory(
