@@ -42,7 +42,7 @@ def aggregate(
     from penstock.pipelines.running import run_aggregates
 
     configure_logs(advise=as_given)
-    run_aggregates(loaded, master=master)
+    raise typer.Exit(run_aggregates(loaded, master=master))
 
 
 def reset(

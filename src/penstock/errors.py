@@ -177,14 +177,26 @@ class NothingToCapture(SourceError):
 class PublicationMissing(SourceError):
     """The publication does not exist, or was dropped while capture was running."""
 
-    def __init__(self, publication: str, *, while_running: bool = False) -> None:
+    while_running: bool
+
+    def __init__(
+        self, publication: str, log: str | None = None, *, while_running: bool = False
+    ) -> None:
+        """`log`: there is one already, which a new publication could not continue."""
+        lost = f"Changes made without it cannot be decoded. Start a new log: {new_log(log)}"
+        problem = f'publication "{publication}" does not exist in this database'
+        remedy = "Run `penstock setup`, or correct `publication` in [source]"
         if while_running:
             problem = f'publication "{publication}" was dropped while capture was running'
-            remedy = f"Changes made without it cannot be decoded. Start a new log: {new_log()}"
-        else:
-            problem = f'publication "{publication}" does not exist in this database'
-            remedy = "Run `penstock setup`, or correct `publication` in [source]"
-        super().__init__(problem, remedy=remedy, publication=publication)
+            remedy = lost
+        elif log is not None:
+            remedy = (
+                "Correct `publication` in [source] if it is misspelt. If the publication was "
+                f"dropped: {lost[0].lower()}{lost[1:]}"
+            )
+        super().__init__(
+            problem, remedy=remedy, publication=publication, while_running=while_running
+        )
 
 
 class NotUtf8(SourceError):

@@ -71,6 +71,7 @@ def _indented(text: str) -> str:
     return "  " + text.replace("\n", "\n  ")
 
 
-def log_failure(error: PenstockError) -> None:
-    """Of a part that ends: what the operator has to know."""
-    structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)
+def log_failure(error: PenstockError, *, transient: bool = False) -> None:
+    """Log the error that ends a part; one that is `transient` does not need a person."""
+    facts = {"transient": True} if transient else {}
+    structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy, **facts)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
+import structlog
 import typer
 from rich.console import Console
 
@@ -152,6 +153,20 @@ def handle_signals(handler: Any) -> None:
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def service_exit_code(number: int | None) -> int:
+    """Return the exit code of a service that signal `number` ended cleanly, or that just ended.
+
+    Stopping a service is success, except by SIGHUP: whoever sends that to a service expects it to
+    reload its configuration and go on. It is down, and must not look well to what watches it.
+    """
+    if number is None or number != getattr(signal, "SIGHUP", None):
+        return 0
+    structlog.get_logger().warning(
+        "ended by SIGHUP", remedy="There is no reload: start it again to read its configuration"
+    )
+    return 128 + number
 
 
 def show_what_can_be_shown() -> None:

@@ -25,6 +25,21 @@ def few(things: Iterable[object], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def duration(seconds: float) -> str:
+    """A span of time as people say it, rounded down to its two largest units.
+
+    >>> duration(42.7), duration(600), duration(3600 * 5 + 60 * 7), duration(86400 * 3)
+    ('42 s', '10 min', '5 h 7 min', '3 d')
+    """
+    left, parts = int(seconds), []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, size)
+        parts.append((number, unit))
+    first = next((at for at, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    told = [f"{number} {unit}" for number, unit in parts[first : first + 2] if number]
+    return " ".join(told) or "0 s"
+
+
 def visible(text: str, keep: str = "") -> str:
     """On one line, with escapes for what cannot be seen, but for the characters in `keep`.
 

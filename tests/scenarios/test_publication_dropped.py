@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import PublicationMissing
+from penstock.errors import PublicationMissing, new_log
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
@@ -39,6 +39,8 @@ def test_capture_stops_and_confirms_nothing_that_was_skipped(
         error = running.failure()
     assert isinstance(error, PublicationMissing), "and it is missing at the next start"
     assert f'"{PUBLICATION}" does not exist' in str(error)
+    # Set-up would refuse: the slot is older than a publication that it makes.
+    assert f"Start a new log: {new_log(str(tmp_path))}".lower() in str(error).lower()
 
     database.run(SCHEMA[-1])
     with capturing(config) as running:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.capture import engine
 from penstock.capture.start import check_source
 from penstock.errors import (
     AuthenticationFailed,
@@ -24,6 +25,7 @@ from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.capturing import capture_config, capturing
 from support.database import Database
+from support.impatient import Impatient
 from support.refusals import (
     RIGHT_PASSWORD,
     Trouble,
@@ -147,3 +149,23 @@ def test_a_wrong_password_is_named_and_appears_nowhere(
         config = capture_config(database.dsn("guarded", password=RIGHT_PASSWORD), tmp_path)
         with capturing(config) as running:
             running.connected()
+
+
+def test_a_password_that_becomes_wrong_is_retried_for_a_while(
+    own_server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # M7.3: a secret that is being rotated is wrong for a moment.
+    monkeypatch.setattr(engine, "Patience", Impatient)
+    with Database(own_server, "app") as database, wrong_password(database, tmp_path):
+        config = capture_config(database.dsn("guarded", password=RIGHT_PASSWORD), tmp_path)
+        cut = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+        with capturing(config) as running:
+            running.connected()
+            database.run("ALTER ROLE guarded PASSWORD 'an0ther-s3cret'", cut)
+            eventually(lambda: any("password" in each for each in running.reasons()), "retried")
+            database.run(f"ALTER ROLE guarded PASSWORD '{RIGHT_PASSWORD}'")
+            running.connected(times=2)
+            database.run("ALTER ROLE guarded PASSWORD 'an0ther-s3cret'", cut)
+            error = running.failure()
+        assert isinstance(error, AuthenticationFailed)
+        assert "s3cret" not in repr(running.said)

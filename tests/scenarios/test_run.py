@@ -6,10 +6,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from penstock.config import Config
@@ -22,7 +23,7 @@ from support.oracle import Mirror
 from support.processes import ProcessFamily, started
 from support.repeats import SOAK
 from support.waiting import eventually
-from support.workload import insert_items, prepare
+from support.workload import PUBLICATION, SLOT, insert_items, prepare
 
 # Each costs a start of Spark. That parts which die are started again is shown without it, too.
 VICTIMS = (
@@ -52,9 +53,15 @@ class RunProcess(ProcessFamily):
     """`penstock run`, and the processes that it starts."""
 
     def __init__(
-        self, config: Config, directory: Path, scratch: Path, *, impatient: bool = False
+        self,
+        config: Config,
+        directory: Path,
+        scratch: Path,
+        *,
+        impatient: bool = False,
+        flags: Sequence[str] = (),
     ) -> None:
-        super().__init__("run", config, directory, scratch, impatient=impatient)
+        super().__init__("run", config, directory, scratch, impatient=impatient, flags=flags)
 
     def pid(self, name: str) -> int:
         """Of the newest, for one that was killed may not have been buried yet."""
@@ -176,3 +183,122 @@ def test_a_full_disk_is_waited_for(database18: Database, tmp_path: Path, scratch
             disk.resize(64)
             Mirror(disk.path / "log").must_equal(database18)
             run.stop()
+
+
+def dropped_slot(database: Database) -> None:
+    """As an operator would who wants to free WAL."""
+
+    def is_gone() -> bool:
+        database.run(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            f" WHERE slot_name = '{SLOT}'"
+        )
+        with suppress(psycopg.errors.ObjectInUse):
+            database.run(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                f" WHERE slot_name = '{SLOT}'"
+            )
+        return not database.rows("SELECT slot_name FROM pg_replication_slots")
+
+    eventually(is_gone, "the slot is gone")
+
+
+def dropped_publication(database: Database) -> None:
+    database.run(f"DROP PUBLICATION {PUBLICATION}")
+    with database.connect() as connection:
+        insert_items(connection, 1)
+
+
+@pytest.mark.parametrize("trouble", [dropped_slot, dropped_publication])
+def test_run_ends_when_capture_needs_a_person_and_says_the_same_when_started_again(
+    database: Database, tmp_path: Path, scratch: Path, trouble: Callable[[Database], None]
+) -> None:  # M7.3, M3.7
+    prepare(database)
+    run = RunProcess(capture_config(database.dsn(), tmp_path / "log"), tmp_path, scratch)
+    with started(run):
+        eventually(lambda: "following" in run.all_said(), "it follows")
+        with database.connect() as connection:
+            insert_items(connection, 3)
+        Mirror(tmp_path / "log").must_equal(database)
+        trouble(database)
+        run.failure(within_s=30)
+        run.start()
+        run.failure(within_s=30)
+    _, *advices = run.all_said().split("fix: ")
+    assert len(advices) == 2
+    for advice in advices:
+        # What set-up refuses is not advised, and the folder is named.
+        assert "penstock teardown" in advice
+        assert f"move {tmp_path / 'log'} away" in advice
+    assert "Traceback" not in run.all_said()
+
+
+def test_one_that_keeps_going_stays_up_and_captures_again_when_it_can(
+    database18: Database, tmp_path: Path, scratch: Path
+) -> None:  # M7.3
+    prepare(database18)
+    config = capture_config(database18.dsn(), tmp_path / "log")
+    run = RunProcess(config, tmp_path, scratch, flags=["--keep-going"])
+    with started(run):
+        eventually(lambda: "following" in run.all_said(), "it follows")
+        database18.run(f"ALTER PUBLICATION {PUBLICATION} RENAME TO elsewhere")
+        # A change that cannot be decoded would need a new log.
+        database18.run("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        eventually(lambda: "again_in_s" in run.all_said(), "it is tried again")
+        assert not run.has_ended
+        database18.run(f"ALTER PUBLICATION elsewhere RENAME TO {PUBLICATION}")
+        with database18.connect() as connection:
+            insert_items(connection, 3)
+        Mirror(tmp_path / "log").must_equal(database18)
+        run.stop()
+
+
+def test_aggregates_apply_what_is_in_the_log_before_run_ends(
+    database18: Database, tmp_path: Path, scratch: Path
+) -> None:  # M7.3, M5.3
+    database18.run(*SCHEMA)
+    database18.create_slot("penstock")
+    run = RunProcess(notify_config(database18, tmp_path / "log", LIVE), tmp_path, scratch)
+    with started(run):
+        with working(database18, seed=8):
+            followed(database18, run)
+        followed(database18, run)
+        # Spark stands still while more is captured, and while capture fails.
+        java = run.pid("java")
+        os.kill(java, signal.SIGSTOP)
+        with working(database18, seed=9):
+            time.sleep(0.5)
+        committed = database18.wal_position()
+        eventually(lambda: database18.confirmed("penstock") >= committed, "it is captured")
+        database18.run("DROP PUBLICATION penstock", "SELECT pg_current_wal_lsn()")
+        database18.run("INSERT INTO notifications SELECT * FROM notifications LIMIT 0")
+        database18.run("UPDATE notifications SET price = price")
+        eventually(lambda: "aggregates apply what is in the log first" in run.all_said(), "drains")
+        assert "dropped while capture was running" in run.all_said()
+        assert not run.has_ended
+        os.kill(java, signal.SIGCONT)
+        said = run.failure(within_s=60)
+        run.all_gone()
+    assert "drained: all that is in the log is applied" in run.all_said()
+    assert "error: publication" in said
+    # That update changed no count.
+    with database18.connect() as connection:
+        assert differences(connection, "ft_live") == 0
+    assert "Traceback" not in run.all_said()
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["run", "capture"])
+def test_a_hang_up_ends_it_cleanly_and_does_not_look_like_success(
+    database18: Database, tmp_path: Path, scratch: Path, command: str
+) -> None:  # M7.3
+    prepare(database18)
+    config = capture_config(database18.dsn(), tmp_path / "log")
+    service = ProcessFamily(command, config, tmp_path, scratch)
+    with started(service):
+        eventually(lambda: "following" in service.all_said(), "it follows")
+        assert service.hang_up() == 128 + signal.SIGHUP
+        service.all_gone()
+    assert "ended by SIGHUP" in service.all_said()
+    assert "There is no reload" in service.all_said()
+    assert "Traceback" not in service.all_said()

@@ -3,8 +3,10 @@
 usage: python parts.py SCRIPT LIVES PART
 
 SCRIPT is a JSON file: for each part a list of lives; each life is a list of steps, of which
-`{"event": …}` is said, `{"end": code}`, `{"kill": number}` and `{"ignore": number}` are done. What
-has no more steps waits for SIGTERM, or for the end of its input. Files in LIVES count the lives.
+`{"event": …}` is said, `{"end": code}`, `{"kill": number}`, `{"ignore": number}` and
+`{"sleep": seconds}` are done. `{"drain": code}` waits for a line of input before it ends, and
+`{"wait_for": "PART.0"}` for another part's life. What has no more steps waits for SIGTERM, or for
+the end of its input. Files in LIVES count the lives.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 
@@ -26,6 +29,15 @@ def main(script: str, lives: str, part: str) -> None:
         match step:
             case {"end": code}:
                 os._exit(code)
+            case {"drain": code}:
+                os.read(0, 1)
+                say(json.dumps({"event": "drained"}))
+                os._exit(code)
+            case {"wait_for": life}:
+                while not (folder / life).exists():
+                    time.sleep(0.01)
+            case {"sleep": seconds}:
+                time.sleep(seconds)
             case {"kill": what}:
                 os.kill(os.getpid(), what)
             case {"ignore": what}:

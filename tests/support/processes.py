@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,14 +30,16 @@ class PenstockProcess:
         *,
         environ: Mapping[str, str] | None = None,
         impatient: bool = False,
+        flags: Sequence[str] = (),
     ) -> None:
-        """`command`: `capture`, `aggregate` or `run`.
+        """`command`: `capture`, `aggregate` or `run`; `flags` are given to it.
 
         `directory`: for its configuration and what it says.
 
         `impatient`: it gives up at once what it would try again for a minute.
         """
         self._command = command
+        self._flags = flags
         self._environ = {**_environment(), **(environ or {})}
         self._program: list[str | Path] = [_PENSTOCK]
         if impatient:
@@ -54,7 +56,7 @@ class PenstockProcess:
         self.reap()
         with self._said.open("ab") as said:
             self._process = subprocess.Popen(
-                [*self._program, self._command, "--config", self._file],
+                [*self._program, self._command, "--config", self._file, *self._flags],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -74,6 +76,12 @@ class PenstockProcess:
         process = self._running()
         process.send_signal(signal.SIGTERM)
         assert process.wait(within_s) == 0, self.said()
+
+    def hang_up(self, *, within_s: float = 15.0) -> int:
+        """SIGHUP; returns the exit code."""
+        process = self._running()
+        process.send_signal(signal.SIGHUP)
+        return process.wait(within_s)
 
     def failure(self, *, within_s: float = 15.0) -> str:
         """What it said when it ended with an error by itself."""
@@ -116,9 +124,12 @@ class ProcessFamily(PenstockProcess):
         scratch: Path,
         *,
         impatient: bool = False,
+        flags: Sequence[str] = (),
     ) -> None:
         environ = {"TMPDIR": str(scratch)}
-        super().__init__(command, config, directory, environ=environ, impatient=impatient)
+        super().__init__(
+            command, config, directory, environ=environ, impatient=impatient, flags=flags
+        )
         self._scratch = scratch
 
     def family(self) -> dict[int, str]:

@@ -23,10 +23,14 @@ from penstock.changelog.identity import LogIdentity
 from penstock.changelog.settings import log_settings, retention_settings
 from penstock.changelog.writer import LogWriter
 from penstock.config import Config
-from penstock.errors import PenstockError, SlotMissing
+from penstock.errors import PenstockError, PublicationMissing, SlotMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.session import ReplicationSession, SessionSettings
+from penstock.words import duration
+
+# A state that lasts so long is logged with its age and remedy.
+_LONG_S = 60.0
 
 _log = structlog.get_logger(__name__)
 
@@ -62,32 +66,48 @@ class Capture:
         patience = Patience(wal_sender_timeout_s=self._settings.wal_sender_timeout_s)
         with heartbeats(self._source.conninfo, self._heartbeat_interval_s, self.heartbeat):
             while not self._stop.is_set():
-                durable_before = self._durable_lsn
+                durable_before, connections_before = self._durable_lsn, self.connections
                 try:
                     self._follow()
                 except Abandoned:
                     break
                 except PenstockError as error:
+                    if self.connections > connections_before:
+                        patience.connected()
                     if self._durable_lsn > durable_before:
                         patience.progressed()
                     now = time.monotonic()
                     pause_s = patience.pause_s(self._in_context(error), now)
-                    facts = {"reason": error.problem, "pause_s": round(pause_s, 2)}
-                    # It is told once, and may be followed by a long silence.
-                    if (left_s := patience.gives_up_in_s(now)) is not None:
-                        facts["gives_up_in_s"] = round(left_s)
-                    _log.log(
-                        logging.WARNING if self._telling.failed(error) else logging.DEBUG,
-                        "reconnecting",
-                        **facts,
-                    )
+                    self._report(error, pause_s, patience.gives_up_in_s(now), now)
                     self._stop.wait(pause_s)
         _log.info("stopped", durable_lsn=str(self._durable_lsn))
 
+    def _report(
+        self, error: PenstockError, pause_s: float, gives_up_in_s: float | None, now: float
+    ) -> None:
+        """Log why capture connects again: once for each reason, then at a slow pace."""
+        is_news = self._telling.failed(error, now)
+        facts: dict[str, object] = {"reason": error.problem, "pause_s": round(pause_s, 2)}
+        if gives_up_in_s is not None:
+            facts["gives_up_in_s"] = round(gives_up_in_s)
+        if (down_s := self._telling.down_s(now)) >= _LONG_S:
+            facts |= {"down_for": duration(down_s), "remedy": error.remedy}
+        _log.log(logging.WARNING if is_news else logging.DEBUG, "reconnecting", **facts)
+
     def _in_context(self, error: PenstockError) -> PenstockError:
-        """A slot that is missing means more if there is a log that it fed."""
-        if isinstance(error, SlotMissing) and (self._log.path / LOG_FILE).exists():
-            return SlotMissing(self._source.slot, str(self._log.path))
+        """A missing slot or publication means more if there is a log that it fed.
+
+        So the remedy is the same when capture is started again, by whomever.
+        """
+        if not (self._log.path / LOG_FILE).exists():
+            return error
+        log = str(self._log.path)
+        match error:
+            case SlotMissing():
+                return SlotMissing(self._source.slot, log)
+            case PublicationMissing(while_running=while_running):
+                publication = self._source.publication
+                return PublicationMissing(publication, log, while_running=while_running)
         return error
 
     @property

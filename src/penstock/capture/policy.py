@@ -1,4 +1,8 @@
-"""What capture does about each error: the one table, and how long it is patient. Pure."""
+"""What capture does about each error: the one table, and how long it is patient. Pure.
+
+An error with the reaction STOP, or one that was retried for long enough, needs a person. It ends
+`penstock capture`, and with it `penstock run`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from enum import Enum
 
 from penstock.backoff import Backoff
 from penstock.errors import (
+    AuthenticationFailed,
     ConnectionLost,
     LogAtBudget,
     LogInUse,
@@ -21,6 +26,7 @@ from penstock.errors import (
 class Reaction(Enum):
     RETRY = "connect again, for ever"
     RETRY_BRIEFLY = "connect again for a while: what holds the slot may be our own past"
+    RETRY_BRIEFLY_LATER = "stop at the start; connect again for a while once it has worked"
     STOP = "tell the operator"
 
 
@@ -35,6 +41,9 @@ _REACTIONS: dict[type[PenstockError], Reaction] = {
     SlotInUse: Reaction.RETRY_BRIEFLY,
     # `penstock log prune` holds it for a moment.
     LogInUse: Reaction.RETRY_BRIEFLY,
+    # A password that is being rotated, or rules for connections that are being edited, may be
+    # wrong for a moment. At the start it is a mistake.
+    AuthenticationFailed: Reaction.RETRY_BRIEFLY_LATER,
     # Everything else needs a person: trying again would only hide it.
     PenstockError: Reaction.STOP,
 }
@@ -57,6 +66,11 @@ class Patience:
         self._brief_s = max(_RETRY_BRIEFLY_S, 1.2 * wal_sender_timeout_s + 10)
         # Since when every attempt failed with an error that is tried again only briefly.
         self._brief_since: float | None = None
+        self._has_connected = False
+
+    def connected(self) -> None:
+        """The server let us read the slot: the settings are right, or were."""
+        self._has_connected = True
 
     def progressed(self) -> None:
         """Something became durable: the next failure is a new one.
@@ -70,6 +84,8 @@ class Patience:
     def pause_s(self, error: PenstockError, now: float) -> float:
         """The pause before the next attempt; raises `error` if there should be none."""
         what = reaction(error)
+        if what is Reaction.RETRY_BRIEFLY_LATER:
+            what = Reaction.RETRY_BRIEFLY if self._has_connected else Reaction.STOP
         if what is not Reaction.RETRY_BRIEFLY:
             self._brief_since = None
         elif self._brief_since is None:

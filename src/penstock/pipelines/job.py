@@ -37,6 +37,7 @@ from penstock.lsn import Lsn
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
+from penstock.pipelines.drain import Behind
 from penstock.pipelines.expressions_checked import require_computable
 from penstock.pipelines.grouping import batch_of, computed, covered_by, grouped, places
 from penstock.pipelines.grouping_told import Grouping
@@ -151,6 +152,20 @@ class Job:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def behind(self) -> dict[str, Behind] | None:
+        """Return the aggregates that have not applied the whole log; None before it follows.
+
+        One that is still to be seeded is not among them: its snapshot may be beyond the log.
+        """
+        if not self._follows:
+            return None
+        end = self._log.end().lsn
+        return {
+            writer.name: Behind(writer.applied_lsn, writer.away is not None)
+            for writer in self._writers
+            if not writer.needs_seed and writer.applied_lsn < end
+        }
 
     def run(self) -> None:
         """Follow the log."""

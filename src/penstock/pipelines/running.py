@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import structlog
 from pyspark.sql import SparkSession
 
 from penstock.config import Config
 from penstock.interrupts import Interrupts
+from penstock.pipelines.drain import Drain
 from penstock.pipelines.job import Job, require_ready
 from penstock.scratch import scratch_folder
 from penstock.spark.session import throwaway_session
+from penstock.terminal import service_exit_code
+from penstock.words import few
 
 _LOG = structlog.get_logger()
 # A batch that is being applied when we are told to stop has so long to commit or roll back.
 _LAST_BATCH_S = 10.0
+_LOOK_EVERY_S = 0.5
 
 
-def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
-    """Follow the log until a signal comes, which ends it cleanly."""
+def run_aggregates(config: Config, *, master: str = "local[*]", drain: Event | None = None) -> int:
+    """Follow the log until a signal ends it cleanly; returns the exit code.
+
+    When `drain` is set, it ends as soon as the whole log is applied.
+    """
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
             with interrupts.heeded():
@@ -32,6 +40,8 @@ def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
             _LOG.info("spark started", master=master)
             job = Job(config, spark)
             ended = Event()
+            if drain is not None:
+                Thread(target=_stop_when_drained, args=(job, drain), daemon=True).start()
 
             def run() -> None:
                 try:
@@ -44,8 +54,21 @@ def run_aggregates(config: Config, *, master: str = "local[*]") -> None:
             finally:
                 job.stop()
                 ended.wait(_LAST_BATCH_S)
-    except KeyboardInterrupt:
-        return
+    except KeyboardInterrupt as end:
+        return service_exit_code(getattr(end, "number", None))
+    return 0
+
+
+def _stop_when_drained(job: Job, asked: Event) -> None:
+    asked.wait()
+    drain = Drain(time.monotonic())
+    while not drain.is_over(behind := job.behind(), time.monotonic()):
+        time.sleep(_LOOK_EVERY_S)
+    if behind == {}:
+        _LOG.info("drained: all that is in the log is applied")
+    else:
+        _LOG.warning("not drained", aggregates=few(behind or ()))
+    job.stop()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 waiting → starting → running ⇄ troubled
              ↑           ↓
-          pausing  ←  (it ended)
+          pausing  ←  (it ended)  →  failed
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from penstock.backoff import Backoff
 from penstock.errors import PenstockError
+from penstock.lasting_state import LastingState
 
-State = Literal["waiting", "starting", "running", "troubled", "pausing"]
+State = Literal["waiting", "starting", "running", "troubled", "pausing", "failed"]
 # One that ran for so long was well: when it ends, that is a new trouble.
 _WELL_S = 60.0
 # What parts say of themselves, in their logs.
@@ -23,7 +24,10 @@ _TROUBLED = ("reconnecting", "target not written, trying again")
 
 
 class PartFailed(PenstockError):
-    """A part ended with an error that needs a person, in its own words."""
+    """A part ended with an error, in its own words."""
+
+    # It may pass by itself; else it needs a person.
+    transient: bool
 
 
 @dataclass
@@ -35,8 +39,11 @@ class Lifecycle:
     has_run: bool = False
     # Why it ended, if it said so.
     failure: PartFailed | None = None
+    # Why it ended the last time, until it runs again.
+    last_failure: PartFailed | None = None
     # When it is to be started.
     due: float = 0.0
+    _down: LastingState = field(default_factory=LastingState)
     _runs_since: float | None = None
     _troubled: set[str] = field(default_factory=set)
     _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=1.0, most_s=30.0))
@@ -53,6 +60,7 @@ class Lifecycle:
         whose = str(event.get("aggregate", ""))
         if what in _WELL:
             self._troubled.discard(whose)
+            self.last_failure = None
             self.state = "troubled" if self._troubled else "running"
             self.has_run = True
             self._runs_since = self._runs_since or now
@@ -60,7 +68,31 @@ class Lifecycle:
             self._troubled.add(whose)
             self.state = "troubled"
         elif what == "failed":
-            self.failure = PartFailed(str(event["problem"]), remedy=str(event["remedy"]))
+            self.failure = self.last_failure = PartFailed(
+                str(event["problem"]),
+                remedy=str(event["remedy"]),
+                transient=bool(event.get("transient")),
+            )
+
+    def failed(self) -> None:
+        """The part ended, and is not started again."""
+        self.state = "failed"
+
+    def down_s(self, now: float) -> float | None:
+        """Return for how long the part has not run, whenever that is to be logged again.
+
+        A part that is troubled logs its own trouble.
+        """
+        if self.state in ("running", "troubled"):
+            self._down.end()
+        else:
+            self._down.begin(now)
+        return self._down.age_s(now) if self._down.is_due(now) else None
+
+    @property
+    def report_at(self) -> float | None:
+        """When to ask for `down_s` again."""
+        return self._down.due_at()
 
     def ended(self, now: float) -> float:
         """Returns the pause after which it is due again."""

@@ -1,7 +1,8 @@
 """One part of `penstock run`, in its process: `python -m penstock.run.part NAME [CONFIG]`.
 
-It says what it does in lines of JSON on its standard error, and ends cleanly when it is told to, or
-when its standard input ends: then its supervisor is gone, however that came.
+It logs what it does as lines of JSON on its standard error, and ends cleanly when a signal asks for
+it, or when its standard input ends: then its supervisor is gone, however that came. A line on its
+standard input means: drain. Then it ends as soon as it has done what there is to do.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ CAPTURE, AGGREGATES = "capture", "aggregates"
 
 def main(name: str, config: str | None = None) -> int:
     configure_logs(as_json=True)
-    threading.Thread(target=_end_with_supervisor, name="supervisor", daemon=True).start()
+    drain = threading.Event()
+    threading.Thread(target=_heed_supervisor, args=(drain,), name="supervisor", daemon=True).start()
     try:
         loaded = configuration.load(None if config is None else Path(config))
-        _WORK[name](loaded)
+        return _WORK[name](loaded, drain)
     except PenstockError as error:
         log_failure(error)
         return 2
@@ -35,28 +37,32 @@ def main(name: str, config: str | None = None) -> int:
         log_failure(
             PenstockError(
                 f"the system refuses: {error.strerror or error}{where}",
-                remedy="Make room on that disk or mend its permissions; it is tried again",
-            )
+                remedy="Make room on that disk or fix its permissions; it is retried",
+            ),
+            transient=True,
         )
         return 2
-    return 0
 
 
-def _end_with_supervisor() -> None:
-    # It writes nothing. Not through `sys.stdin`, whose lock Python wants at its own end.
+def _heed_supervisor(drain: threading.Event) -> None:
+    # Not through `sys.stdin`, whose lock Python wants at its own end.
     while os.read(0, 1):
-        pass
+        drain.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _aggregates(config: Config) -> None:
+def _capture(config: Config, _: threading.Event) -> int:
+    return run_capture(config)
+
+
+def _aggregates(config: Config, drain: threading.Event) -> int:
     # Spark is an extra, and slow to import.
     from penstock.pipelines.running import run_aggregates
 
-    run_aggregates(config)
+    return run_aggregates(config, drain=drain)
 
 
-_WORK = {CAPTURE: run_capture, AGGREGATES: _aggregates}
+_WORK = {CAPTURE: _capture, AGGREGATES: _aggregates}
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))

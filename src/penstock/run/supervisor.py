@@ -1,5 +1,8 @@
 """Starts the parts, listens to what they say, starts again what dies, and ends them all.
 
+When capture ends with an error that needs a person, aggregates are drained, and all of it ends with
+that error: what watches `penstock run` sees that it is down.
+
 Nothing is left whatever happens: a part ends by itself when the pipe to its input breaks, so also
 when the supervisor is killed. Until then each holds the lock that this one took, so that a second
 supervisor waits for them.
@@ -27,9 +30,10 @@ import structlog
 from penstock.changelog.storage import LocalStorage
 from penstock.errors import LogInUse, LogUnwritable
 from penstock.interrupts import Interrupts
-from penstock.run.lifecycle import Lifecycle
+from penstock.run.lifecycle import Lifecycle, PartFailed
 from penstock.run.milestones import Milestones
 from penstock.run.part import AGGREGATES, CAPTURE
+from penstock.words import duration
 
 _LOG = structlog.get_logger()
 # Not seen by who looks whether the directory is empty.
@@ -62,7 +66,7 @@ class _Ended:
 
 
 class Supervisor:
-    """Runs until it is interrupted, or capture cannot even start."""
+    """Runs until it is interrupted, or capture has ended with an error that needs a person."""
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Supervisor:
         log: Path,
         *,
         aggregates: bool,
+        keep_going: bool = False,
         watch: Watcher = lambda _part, _event: None,
         program: Sequence[str] = _PROGRAM,
         environ: Mapping[str, str] = os.environ,
@@ -77,12 +82,17 @@ class Supervisor:
     ) -> None:
         """`watch` is given all that parts say, in their order; `program` runs one of them.
 
+        `keep_going`: capture that has followed once is retried after every error.
+
         `started`: when it all began, by the monotonic clock.
         """
         self._program = program
         self._environ = environ
         self._config = config
         self._storage = LocalStorage(log)
+        self._keep_going = keep_going
+        # Why everything ends as soon as the aggregates are drained.
+        self._failure: PartFailed | None = None
         self._watch = watch
         self._parts = {CAPTURE: Lifecycle(CAPTURE)}
         if aggregates:
@@ -104,12 +114,16 @@ class Supervisor:
         self._news.put(None)
 
     def run(self, interrupts: Interrupts) -> None:
-        """Until `stop`, or until it is interrupted; all parts have ended then."""
+        """Run until `stop` or an interrupt; all parts have ended then.
+
+        Raises the error of a capture that needs a person.
+        """
         with _alone(self._storage, interrupts) as lock:
             try:
                 while not self._stopping:
                     self._start_due(lock)
                     self._tell_states()
+                    self._report_down()
                     with suppress(queue.Empty):
                         with interrupts.heeded():
                             news = self._news.get(timeout=self._until_due_s())
@@ -121,6 +135,18 @@ class Supervisor:
         if (states := self.states()) != self._told:
             _LOG.info("state", **states)
             self._told = states
+
+    def _report_down(self) -> None:
+        """Log a state that lasts again, at a slow pace and with its age."""
+        now = time.monotonic()
+        for name, part in self._parts.items():
+            if (down_s := part.down_s(now)) is not None:
+                facts = {}
+                if (failure := part.last_failure) is not None:
+                    facts = {"problem": failure.problem, "remedy": failure.remedy}
+                _LOG.warning(
+                    "not running", part=name, state=part.state, down_for=duration(down_s), **facts
+                )
 
     def _start_due(self, lock: int) -> None:
         now = time.monotonic()
@@ -134,6 +160,7 @@ class Supervisor:
 
     def _until_due_s(self) -> float:
         due = [part.due for part in self._parts.values() if part.state == "pausing"]
+        due += [part.report_at for part in self._parts.values() if part.report_at is not None]
         return max(0.0, min(due, default=time.monotonic() + _NEVER_S) - time.monotonic())
 
     def _start(self, part: Lifecycle, lock: int) -> None:
@@ -187,11 +214,33 @@ class Supervisor:
         self._watch(part.name, event)
 
     def _ended(self, part: Lifecycle, code: int) -> None:
-        # Without capture there is nothing to do, and what is wrong at the start stays wrong. Later,
-        # and of the others, the rest goes on: above all, the server is not held back.
-        if part.name == CAPTURE and not part.has_run and part.failure is not None:
-            raise part.failure
+        if part.name == AGGREGATES and self._failure is not None:
+            raise self._failure
+        failure = part.failure
+        if part.name == CAPTURE and failure is not None and self._is_final(part, failure):
+            part.failed()
+            self._drain(failure)
+            return
         self._pause(part, _how(code))
+
+    def _is_final(self, capture: Lifecycle, failure: PartFailed) -> bool:
+        """What is wrong at the start stays wrong, and so does what needs a person.
+
+        Errors of aggregates never are: capture goes on, so that the server is not held back.
+        """
+        return not capture.has_run or not (failure.transient or self._keep_going)
+
+    def _drain(self, failure: PartFailed) -> None:
+        """Let aggregates apply what is in the log, and end; then everything ends."""
+        process = self._processes.get(AGGREGATES)
+        if process is None or self._parts[AGGREGATES].state == "pausing":
+            raise failure
+        self._failure = failure
+        _LOG.warning("ending: aggregates apply what is in the log first")
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        with suppress(OSError, ValueError):  # it has just ended, which is heard next
+            process.stdin.write(b"\n")
+            process.stdin.flush()
 
     def _pause(self, part: Lifecycle, how: str) -> None:
         pause_s = part.ended(time.monotonic())

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from penstock import lasting_state
 from penstock.errors import LogInUse, PenstockError
 from penstock.interrupts import Interrupts
 from penstock.run import supervisor as supervising
@@ -27,7 +29,9 @@ FAILED = {"event": "failed", "problem": "no slot", "remedy": "Run setup", "level
 class Running:
     """A supervisor in a thread."""
 
-    def __init__(self, script: dict[str, list[list[dict[str, Any]]]], directory: Path) -> None:
+    def __init__(
+        self, script: dict[str, list[list[dict[str, Any]]]], directory: Path, *, keep_going: bool
+    ) -> None:
         self.directory = directory
         (directory / "lives").mkdir(exist_ok=True)
         file = directory / "script.json"
@@ -37,6 +41,7 @@ class Running:
             None,
             directory / "log",
             aggregates="aggregates" in script,
+            keep_going=keep_going,
             watch=lambda part, event: self.heard.append((part, event["event"])),
             program=(sys.executable, parts.__file__, str(file), str(directory / "lives")),
         )
@@ -66,11 +71,13 @@ class Running:
 @pytest.fixture
 def run(
     tmp_path: Path,
-) -> Iterator[Callable[[dict[str, list[list[dict[str, Any]]]]], Running]]:
+) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
-    def start(script: dict[str, list[list[dict[str, Any]]]]) -> Running:
-        started.append(Running(script, tmp_path))
+    def start(
+        script: dict[str, list[list[dict[str, Any]]]], *, keep_going: bool = False
+    ) -> Running:
+        started.append(Running(script, tmp_path, keep_going=keep_going))
         return started[-1]
 
     yield start
@@ -118,6 +125,76 @@ def test_capture_that_cannot_start_ends_everything_with_its_own_words(run: Any) 
     assert isinstance(error, PenstockError)
     assert (error.problem, error.remedy) == ("no slot", "Run setup")
     assert running.lives("aggregates") == []
+
+
+@pytest.mark.parametrize("aggregates", [{"drain": 0}, {"drain": 2}])
+def test_capture_that_needs_a_person_ends_everything_after_aggregates_are_drained(
+    run: Any, aggregates: dict[str, int]
+) -> None:  # M7.3
+    script = {
+        "capture": [[FOLLOWING, FAILED, {"end": 2}]],
+        "aggregates": [[FOLLOWING, aggregates]],
+    }
+    # Aggregates follow before capture fails.
+    script["capture"][0].insert(1, {"wait_for": "aggregates.0"})
+    running = run(script)
+    error = running.ended(by_itself=True)
+    assert isinstance(error, PenstockError)
+    assert (error.problem, error.remedy) == ("no slot", "Run setup")
+    assert ("aggregates", "drained") in running.heard
+    assert len(running.lives("capture")) == len(running.lives("aggregates")) == 1
+    assert not any(map(is_alive, running.lives("capture") + running.lives("aggregates")))
+
+
+def test_without_aggregates_a_capture_that_needs_a_person_ends_everything_at_once(
+    run: Any,
+) -> None:  # M7.3
+    running = run({"capture": [[FOLLOWING, FAILED, {"end": 2}]]})
+    error = running.ended(by_itself=True)
+    assert isinstance(error, PenstockError)
+    assert error.problem == "no slot"
+
+
+def test_aggregates_that_do_not_run_are_not_waited_for(run: Any) -> None:
+    script = {
+        "capture": [[FOLLOWING, {"wait_for": "aggregates.0"}, {"sleep": 0.5}, FAILED, {"end": 2}]],
+        "aggregates": [[FAILED, {"end": 2}]],
+    }
+    assert isinstance(run(script).ended(by_itself=True), PenstockError)
+
+
+def test_what_may_pass_by_itself_is_started_again(run: Any) -> None:  # M7.3
+    running = run(
+        {"capture": [[FOLLOWING, {**FAILED, "transient": True}, {"end": 2}], [FOLLOWING]]}
+    )
+    eventually(lambda: len(running.lives("capture")) == 2, "it lives again")
+    eventually(lambda: running.supervisor.states()["capture"] == "running", "it runs")
+    assert running.ended() is None
+
+
+def test_one_that_keeps_going_starts_capture_again_after_every_error(run: Any) -> None:
+    script = {"capture": [[FOLLOWING, FAILED, {"end": 2}], [FOLLOWING]]}
+    running = run(script, keep_going=True)
+    eventually(lambda: len(running.lives("capture")) == 2, "it lives again")
+    eventually(lambda: running.supervisor.states()["capture"] == "running", "it runs")
+    assert running.ended() is None
+
+
+def test_a_part_that_stays_down_is_logged_again_with_its_age(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.3
+    monkeypatch.setattr(lasting_state, "_AGES_S", (1.0, 2.0))
+    with capture_logs() as logs:
+        running = run({"capture": [[FOLLOWING]], "aggregates": [[FAILED, {"end": 2}]]})
+
+        def lines() -> list[dict[str, Any]]:
+            return [dict(line) for line in logs if line["event"] == "not running"]
+
+        eventually(lambda: len(lines()) >= 2, "it is logged again")
+        running.ended()
+    assert {line["part"] for line in lines()} == {"aggregates"}
+    assert (lines()[0]["down_for"], lines()[1]["down_for"]) == ("1 s", "2 s")
+    assert (lines()[1]["problem"], lines()[1]["remedy"]) == ("no slot", "Run setup")
 
 
 def test_aggregates_that_cannot_start_do_not_end_capture(

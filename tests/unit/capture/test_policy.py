@@ -30,6 +30,7 @@ LOST = ConnectionLost("lost", remedy="")
 IN_USE = SlotInUse("penstock", 42)
 
 MAY_PASS = {
+    AuthenticationFailed: Reaction.RETRY_BRIEFLY_LATER,
     ConnectionLost: Reaction.RETRY,
     ConnectionStale: Reaction.RETRY,
     ServerShutdown: Reaction.RETRY,
@@ -69,6 +70,17 @@ def test_what_needs_a_person_is_raised_at_once(error: PenstockError) -> None:
     with pytest.raises(type(error)) as caught:
         Patience(wal_sender_timeout_s=20).pause_s(error, 0.0)
     assert caught.value is error
+
+
+def test_a_wrong_password_is_retried_briefly_only_if_it_was_right_before() -> None:
+    # M7.3: a secret that is being rotated is wrong for a moment.
+    wrong = AuthenticationFailed("no", remedy="")
+    patience = Patience(wal_sender_timeout_s=20)
+    patience.connected()
+    patience.pause_s(wrong, 0.0)
+    assert patience.gives_up_in_s(0.0) == _RETRY_BRIEFLY_S
+    with pytest.raises(AuthenticationFailed):
+        patience.pause_s(wrong, _RETRY_BRIEFLY_S + 1)
 
 
 def test_a_slot_in_use_is_waited_for_briefly() -> None:

@@ -76,3 +76,30 @@ def test_why_it_ended_is_known_until_it_is_started_again() -> None:
     assert part.failure is not None
     part.started()
     assert part.failure is None
+
+
+def test_a_part_that_does_not_run_is_reported_at_a_slow_pace() -> None:
+    # M7.3
+    part = Lifecycle("capture")
+    assert part.down_s(0.0) is None
+    assert part.report_at == 60.0
+    assert part.down_s(60.0) == 60.0
+    part.started()
+    part.said({"event": "failed", "problem": "no slot", "remedy": "Run setup"}, 100.0)
+    part.ended(100.0)
+    part.started()
+    # It does not begin anew with each attempt, nor is the reason forgotten.
+    assert part.down_s(300.0) == 300.0
+    assert part.last_failure is not None
+    part.said(FOLLOWING, 310.0)
+    assert part.down_s(700.0) is None
+    assert vars(part)["last_failure"] is None
+
+
+def test_a_failure_is_transient_only_if_the_part_says_so() -> None:
+    part = Lifecycle("capture")
+    failed = {"event": "failed", "problem": "no slot", "remedy": "Run setup"}
+    for facts, transient in (({}, False), ({"transient": True}, True)):
+        part.said({**failed, **facts}, 1.0)
+        assert part.failure is not None
+        assert part.failure.transient is transient

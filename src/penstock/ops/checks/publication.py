@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.config import Config
-from penstock.errors import PublicationMissing
+from penstock.errors import PublicationMissing, SlotBeforePublication, SourceError
 from penstock.names import quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
@@ -20,7 +20,10 @@ def check_publication(config: Config, facts: SourceFacts) -> Iterator[Finding]:
     publication = facts.publications.get(source.publication)
     subject = f"publication {source.publication}"
     if publication is None:
-        missing = PublicationMissing(source.publication)
+        missing: SourceError = PublicationMissing(source.publication)
+        if facts.slot is not None:
+            # Set-up refuses this, so it is no remedy.
+            missing = SlotBeforePublication(source.slot, source.publication)
         yield from_error("publication", subject, missing, "Capture would have nothing to decode.")
         return
     tables = [facts.tables[t.name] for t in source.tables if t.name in facts.tables]
