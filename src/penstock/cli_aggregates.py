@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from penstock import config as configuration
-from penstock.changelog.reader import LogReader
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable, PenstockError
@@ -33,11 +32,13 @@ def aggregate(
     config: ConfigPath = None,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
 ) -> None:
-    """Keep the declared aggregates up to date until stopped. A service: its log is on stderr."""
+    """Keep the declared aggregates up to date until stopped. A service: its log is on stderr.
+
+    Started before capture has made its log, it waits for that.
+    """
     loaded = configuration.load(config)
     # What is missing is told before Spark starts, which takes seconds.
     _chosen(loaded, [])
-    _ = LogReader(loaded.log.path).identity
     require_tools(read_tools())
     from penstock.pipelines.running import run_aggregates
 

@@ -11,14 +11,17 @@ from threading import Event, Thread
 import structlog
 from pyspark.sql import SparkSession
 
+from penstock.changelog.reader import LogReader
 from penstock.config import Config
+from penstock.errors import LogMissing
 from penstock.interrupts import Interrupts
+from penstock.lasting_state import LastingState
 from penstock.pipelines.drain import Drain
 from penstock.pipelines.job import Job, require_ready
 from penstock.scratch import scratch_folder
 from penstock.spark.session import throwaway_session
 from penstock.terminal import service_exit_code
-from penstock.words import few
+from penstock.words import duration, few
 
 _LOG = structlog.get_logger()
 # A batch that is being applied when we are told to stop has so long to commit or roll back.
@@ -33,6 +36,7 @@ def run_aggregates(config: Config, *, master: str = "local[*]", drain: Event | N
     """
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
+            _wait_for_log(config, interrupts)
             with interrupts.heeded():
                 require_ready(config)
             directory = stack.enter_context(scratch_folder())
@@ -57,6 +61,27 @@ def run_aggregates(config: Config, *, master: str = "local[*]", drain: Event | N
     except KeyboardInterrupt as end:
         return service_exit_code(getattr(end, "number", None))
     return 0
+
+
+def _wait_for_log(config: Config, interrupts: Interrupts) -> None:
+    """Wait until capture has made its log: services of two hosts are started in any order."""
+    missing = LastingState()
+    while True:
+        try:
+            LogReader(config.log.path).end()
+        except LogMissing as error:
+            now = time.monotonic()
+            if missing.begin(now) or missing.is_due(now):
+                _LOG.warning(
+                    "waiting for capture to make its log",
+                    waited_for=duration(missing.age_s(now)),
+                    problem=error.problem,
+                    remedy=error.remedy,
+                )
+        else:
+            return
+        with interrupts.heeded():
+            time.sleep(_LOOK_EVERY_S)
 
 
 def _stop_when_drained(job: Job, asked: Event) -> None:
