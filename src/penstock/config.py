@@ -200,18 +200,19 @@ def load(
     an error only where it was asked for by name, for the environment alone may be enough.
     """
     file = path or DEFAULT_PATH
-    if path is None and not file.exists():
-        merged: dict[str, Any] = {}
-        where = "the environment"
-    else:
-        merged = _read_toml(file)
-        where = str(file)
+    there = path is not None or file.exists()
+    merged: dict[str, Any] = _read_toml(file) if there else {}
+    where = str(file) if there else "the environment"
     origins: dict[str, str] = {}
-    if not merged and not flags and path is None and not _environment_keys(environ):
-        raise ConfigMissing(
-            f"there is no {file} in this folder",
-            remedy="Let `penstock init` write one, or name one with --config",
-            file=str(file),
+    if not merged and not flags and not _environment_keys(environ):
+        raise (
+            _without_settings(file)
+            if there
+            else ConfigMissing(
+                f"there is no {file} in this folder",
+                remedy="Let `penstock init` write one, or name one with --config",
+                file=str(file),
+            )
         )
     for key, variable in _environment_keys(environ).items():
         _assign(merged, key, environ[variable])
@@ -285,6 +286,15 @@ def _read_toml(file: Path) -> dict[str, Any]:
             remedy='Correct the line; texts need quotes, e.g. slot = "penstock"',
             file=str(file),
         ) from None
+
+
+def _without_settings(file: Path) -> ConfigMissingKey:
+    return ConfigMissingKey(
+        f"configuration file {file} is there but holds no setting",
+        remedy="Write [source] and its keys, or remove the file and let `penstock init` write one",
+        file=str(file),
+        key="source",
+    )
 
 
 def _sections() -> dict[str, type[Section]]:

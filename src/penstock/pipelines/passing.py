@@ -10,6 +10,7 @@ from penstock.errors import (
     ConnectionLost,
     LogInUse,
     LogNotWritten,
+    PenstockError,
     SetupBlocked,
     SlotLimitReached,
     SourceUnavailable,
@@ -21,6 +22,31 @@ from penstock.errors import (
 # done, or one whose disk is full. Not all that psycopg calls operational: a limit of the server's
 # own, or a table that refuses to be updated, is met again.
 _PASSING = ("08", "40", "53", "57", "58", "25006", "55006", "55P03")
+
+
+# The first that fits, for the error's SQLSTATE.
+_MEANINGS = {
+    "57P03": "the server is starting or shutting down",
+    "57": "the server ended the connection: it was restarted, or an operator ended the session",
+    "08": "the connection was lost",
+    "40": "another transaction was in the way",
+    "53": "the server is short of connections, memory or disk space",
+    "58": "the server's own disk or system failed",
+    "25006": "the database only reads: it is a standby, or its disk is full",
+    "55": "others have locked what is needed",
+}
+
+
+def meaning(error: Exception) -> str:
+    """Return what a transient error means, in one sentence without a value of any row."""
+    if isinstance(error, PenstockError):
+        return error.problem
+    sqlstate = error.sqlstate if isinstance(error, psycopg.Error) else None
+    if sqlstate is None:
+        # libpq's own: the server said nothing more.
+        return "the connection was lost: the server was restarted, or the network failed"
+    found = (text for code, text in _MEANINGS.items() if sqlstate.startswith(code))
+    return next(found, "the server refused it for now")
 
 
 def passes(error: BaseException | None) -> bool:

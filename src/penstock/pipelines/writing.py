@@ -23,9 +23,9 @@ from penstock.errors import (
     LogNotWritten,
     LogRetired,
     NotSeeded,
-    PenstockError,
     PipelineFenced,
 )
+from penstock.lasting_state import LastingState
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
 from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
@@ -34,13 +34,14 @@ from penstock.pipelines.deciding import Covered, of_another_log
 from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.parking import next_try_s
-from penstock.pipelines.passing import passes
+from penstock.pipelines.passing import meaning, passes
 from penstock.pipelines.ready import require_targets
 from penstock.pipelines.seeding import begin, hold
 from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
 from penstock.sections import Dsn
+from penstock.words import duration
 
 _LOG = structlog.get_logger()
 # A job that was killed a moment ago may still be known to the server.
@@ -85,6 +86,8 @@ class Writer(Closing):
         # Why the target could not be written to the last time, and when to try again.
         self.away: Exception | None = None
         self._try_at = 0.0
+        # Transient errors by their event in the log: the reason, and since when.
+        self._lasting: dict[str, tuple[str, LastingState]] = {}
         # Batches and retries come from two threads.
         self._in_use = threading.Lock()
         self._look_at = 0.0
@@ -156,7 +159,7 @@ class Writer(Closing):
         except Exception as error:
             if not passes(error):
                 raise
-            _LOG.warning("target not written, trying again", aggregate=self.name, **_told_of(error))
+            self._report("target not written, trying again", error)
             self._leave(error)
             return None
         self._note(applied, covered.end)
@@ -178,8 +181,8 @@ class Writer(Closing):
         except Exception as error:
             if not passes(error):
                 raise
-            _LOG.warning("parked keys not looked at", aggregate=self.name, **_told_of(error))
             # Not as with a batch: nothing is missed.
+            self._report("parked keys are retried later", error)
             self._look_at = time.monotonic() + _LOOK_AGAIN_S
         finally:
             self._in_use.release()
@@ -197,6 +200,17 @@ class Writer(Closing):
             if tried.decision == "apply":
                 pause_s = _GO_ON_S
         self._look_at = time.monotonic() + pause_s
+        self._lasting.pop("parked keys are retried later", None)
+
+    def _report(self, event: str, error: Exception) -> None:
+        """Log a transient error when it begins or changes, and then at a slow pace."""
+        now, reason = time.monotonic(), meaning(error)
+        before, state = self._lasting.get(event, ("", LastingState()))
+        self._lasting[event] = reason, state
+        if state.begin(now) | state.is_due(now) | (reason != before):
+            age_s = state.age_s(now)
+            facts = {**_codes(error), **({"for": duration(age_s)} if age_s >= 1 else {})}
+            _LOG.warning(event, aggregate=self.name, reason=reason, **facts)
 
     def _leave(self, error: Exception) -> None:
         self.away = error
@@ -211,6 +225,7 @@ class Writer(Closing):
             _LOG.info("target written again", aggregate=self.name)
             self.away = None
             self._backoff.reset()
+            self._lasting.clear()
         self.needs_seed = applied.decision == "wait"
         self.is_behind = applied.decision == "read" and applied.end < end
         if applied.decision != "wait":
@@ -364,11 +379,9 @@ class Writer(Closing):
             self._registered_lsn = position
 
 
-def _told_of(error: Exception) -> dict[str, str]:
-    """Our own errors hold no value of a row; what a server says may."""
+def _codes(error: Exception) -> dict[str, str]:
+    """Return the error's class and SQLSTATE; the text of a server may hold a value of a row."""
     kind = {"error": type(error).__name__}
-    if isinstance(error, PenstockError):
-        return {**kind, "problem": error.problem}
     if isinstance(error, psycopg.Error) and error.sqlstate is not None:
         return {**kind, "sqlstate": error.sqlstate}
     return kind

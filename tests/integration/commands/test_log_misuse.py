@@ -178,6 +178,16 @@ def test_without_a_configuration_file_that_is_what_is_said(
     assert "there is no penstock.toml in this folder" in error("log", "info").problem
 
 
+def test_an_empty_configuration_file_is_not_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.3
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "penstock.toml").write_text("\n")
+    found = error("log", "info")
+    assert found.problem == "configuration file penstock.toml is there but holds no setting"
+    assert "`penstock init`" in found.remedy
+
+
 def test_a_log_of_another_identity_than_its_segments_is_named_by_check(log: Path) -> None:
     fields = json.loads((log / "log.json").read_text())
     other = str(replace(IDENTITY).log_id.int + 1)

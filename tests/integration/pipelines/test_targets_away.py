@@ -115,6 +115,7 @@ def test_a_serialization_failure_is_tried_again(job: Job) -> None:  # M5.3
         "event": "target not written, trying again",
         "log_level": "warning",
         "aggregate": "counts",
+        "reason": "another transaction was in the way",
         "error": "SerializationFailure",
         "sqlstate": "40001",
     }
@@ -253,7 +254,7 @@ def test_a_target_that_is_away_at_first_is_claimed_when_it_comes(
         late._try_at = 0.0
         with capture_logs() as said:
             assert job.apply(late, 1, {A: 1}) is None
-        assert [(each["error"], each["problem"]) for each in said] == [
+        assert [(each["error"], each["reason"]) for each in said] == [
             ("SourceUnavailable", "the server is away")
         ]
     with late:

@@ -16,7 +16,7 @@ from penstock.errors import (
     SlotLimitReached,
     TargetUnavailable,
 )
-from penstock.pipelines.passing import may_pass, passes
+from penstock.pipelines.passing import may_pass, meaning, passes
 
 
 def said_by_server(sqlstate: str) -> psycopg.Error:
@@ -70,3 +70,24 @@ def test_what_a_server_says_passes_or_not_in_our_words_too(
     told = TargetUnavailable("not written", remedy="")
     told.__cause__ = error
     assert may_pass(told) is by_itself
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "means"),
+    [
+        ("57P01", "it was restarted"),
+        ("57P03", "is starting"),
+        ("08006", "connection was lost"),
+        ("40P01", "another transaction"),
+        ("53300", "short of connections"),
+        ("25006", "standby"),
+        ("55P03", "locked"),
+    ],
+)
+def test_what_passes_says_what_it_means(sqlstate: str, means: str) -> None:  # M7.3
+    assert means in meaning(said_by_server(sqlstate))
+
+
+def test_a_connection_that_breaks_says_what_it_means() -> None:  # M7.3
+    assert "the server was restarted" in meaning(psycopg.OperationalError("(1, secret)"))
+    assert "secret" not in meaning(psycopg.OperationalError("(1, secret)"))
