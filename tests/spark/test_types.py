@@ -130,6 +130,13 @@ KINDS: dict[str, tuple[str, str, list[str]]] = {
     "feeling": ("mood", "string", ["sad", "so so", 'ha"ppy']),
     "years": ("age", "int", ["0", "2147483647"]),
     "a_word": ("word", "string", ["", "domain"]),
+    "standard_number": ("information_schema.cardinal_number", "int", ["0", "7"]),
+    "standard_moment": (
+        "information_schema.time_stamp",
+        "timestamp",
+        ["2026-11-16 12:34:56.79+00"],
+    ),
+    "standard_name": ("information_schema.sql_identifier", "string", ["a"]),
     # The server does not say which modifier a domain has.
     "cost": ("price", "string", ["1.5", "-99999999.99"]),
     "feeling_now": ("mood_now", "string", ["sad"]),

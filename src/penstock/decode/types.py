@@ -17,8 +17,6 @@ from penstock.postgres.messages import Column, Type
 
 # Spark's limit, and that of Arrow's decimal128.
 MAX_PRECISION = 38
-# Oids below are the server's own; types that users make come with a Type message.
-_FIRST_USER_OID = 16_384
 
 
 class Kind(Enum):
@@ -248,8 +246,8 @@ _OIDS = {
 
 def value_type(column: Column, types: Mapping[int, Type]) -> ValueType:
     """The type of a table's column; `types` are the Type messages that came with the table."""
-    name = _OIDS.get(column.type_oid, "")
-    if column.type_oid >= _FIRST_USER_OID:
+    name = _OIDS.get(column.type_oid)
+    if name is None:
         told = types.get(column.type_oid)
         # Of a domain, the message names the base type. One that a user made is text.
         name = told.name if told is not None and told.namespace in ("", "pg_catalog") else ""

@@ -75,6 +75,7 @@ def test_keys_are_written_as_the_log_writes_them(
         '"char"': "'x'",
         "text": "''",
         "smallint": "-1",
+        "information_schema.cardinal_number": "7",
     }
     columns = [f"c{number}" for number in range(len(values))]
     typed = ", ".join(f"{name} {kind}" for name, kind in zip(columns, values, strict=True))
