@@ -141,7 +141,7 @@ def _xid(xid: int | None) -> bytes:
 
 def _relation(message: Relation) -> bytes:
     columns = b"".join(
-        int1(column.in_identity)
+        int1(column.in_identity | column.in_primary_key << 7)
         + string(column.name)
         + int4(column.type_oid)
         + int4(column.type_modifier)

@@ -15,6 +15,7 @@ import structlog
 from penstock.capture.abandoning import Abandoned, unless_stopped
 from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
+from penstock.capture.primary_keys import PrimaryKeys
 from penstock.capture.pump import Pump
 from penstock.capture.start import check_log, check_source
 from penstock.capture.telling import Telling
@@ -128,6 +129,7 @@ class Capture:
                 slot=slot.name,
                 start_lsn=slot.confirmed_lsn or ZERO,
             )
+            keys = PrimaryKeys(self._source.conninfo)
             log = LogWriter(self._log.path, new, log_settings(self._log))
             if log.identity is new:
                 # If one was expected (a volume that is not mounted?) this is where to see it.
@@ -145,6 +147,7 @@ class Capture:
                     self.heartbeat,
                     self._stop,
                     on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
+                    described=keys.marked,
                 )
                 pump.keep_small(now)
                 connection.start(
@@ -159,6 +162,7 @@ class Capture:
                 pump.run()
             finally:
                 self._connection = None
+                keys.close()
                 log.close()
 
     def _following(self, start_lsn: Lsn, *, news: bool) -> None:

@@ -44,6 +44,8 @@ class Pump:
     stop: threading.Event
     # Called after each flush.
     on_durable: Callable[[], None] = lambda: None
+    # Called with each description of a table, before the log gets it.
+    described: Callable[[bytes], bytes] = lambda payload: payload
     _fragmenter: Fragmenter = field(init=False)
     _tracker: AckTracker = field(init=False)
     _flushing: FlushPolicy = field(default_factory=FlushPolicy)
@@ -113,7 +115,7 @@ class Pump:
         return self.session.received_lsn > self.log.complete_lsn
 
     def _store(self, run: list[memoryview], now: float) -> None:
-        stored = store(self.log, self._fragmenter.feed(run))
+        stored = store(self.log, self._fragmenter.feed(run), self.described)
         self._committed += map(self._tracker.register, stored.commits)
         for signal in stored.signals:
             if self.heartbeat.received(signal.content):

@@ -6,8 +6,8 @@ description is in force for what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from penstock.changelog.log import ChangeLog
 from penstock.lsn import Lsn
@@ -22,8 +22,15 @@ class Stored:
     signals: list[Signal] = field(default_factory=list)
 
 
-def store(log: ChangeLog, events: Iterable[Event]) -> Stored:
-    """Hand one run to the log. Nothing of it is durable on return."""
+def store(
+    log: ChangeLog,
+    events: Iterable[Event],
+    described: Callable[[bytes], bytes] = lambda payload: payload,
+) -> Stored:
+    """Hand one run to the log. Nothing of it is durable on return.
+
+    `described` adds to a description what only the catalog knows.
+    """
     stored = Stored()
     for event in events:
         match event:
@@ -34,7 +41,7 @@ def store(log: ChangeLog, events: Iterable[Event]) -> Stored:
                     log.commit(event.xid, event.commit)
                     stored.commits.append(event.commit.lsn)
             case Description():
-                log.describe(event)
+                log.describe(replace(event, payload=described(event.payload)))
             case Abort():
                 log.abort(event)
             case Signal():

@@ -95,7 +95,10 @@ class JsonChanges:
         found = images(octets, run, index, definition.relation, every, preimages=True)
         parts = [self._column(octets, run, found, definition, place) for place in every]
         rows = _objects(parts, len(found.message))
-        identity = [parts[place] for place in every if columns[place].in_identity]
+        # The primary key where it is known to differ from the identity.
+        key = [place for place in every if columns[place].in_primary_key] or [
+            place for place in every if columns[place].in_identity
+        ]
         is_new = (found.change == INSERT) | (found.change == POSTIMAGE)
         # Of each message the row before and the row after, as far as there is one.
         which = np.searchsorted(index, found.message)
@@ -108,7 +111,7 @@ class JsonChanges:
         kinds = np.where(before < 0, 0, np.where(after < 0, 2, 1))
         return index, [
             pa.array([str(definition.table)] * len(index)),
-            _objects(identity, len(found.message)).take(pa.array(either)),
+            _objects([parts[place] for place in key], len(found.message)).take(pa.array(either)),
             _taken(rows, before),
             _taken(rows, after),
             *metadata(run, index, words(kinds, _CHANGES), *masks),

@@ -106,14 +106,23 @@ class Origin:
 # --- what the changes are about -----------------------------------------------------------------
 
 
+# A flag of ours beside those of the server.
+IN_PRIMARY_KEY = 128
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One published column; `in_identity` says whether an old key has a value for it."""
+    """One published column; `in_identity` says whether an old key has a value for it.
+
+    `in_primary_key` is told only where the identity is another one, and only in the log: capture
+    adds it.
+    """
 
     in_identity: bool
     name: str
     type_oid: int
     type_modifier: int
+    in_primary_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 
 from penstock.postgres.fields import Fields
 from penstock.postgres.messages import (
+    IN_PRIMARY_KEY,
     UNCHANGED,
     Begin,
     BeginPrepare,
@@ -193,12 +194,16 @@ def _replica_identity(fields: Fields) -> ReplicaIdentity:
 
 
 def _column(fields: Fields) -> Column:
-    """| u8 flags: 1 in the identity | name | u32 type | i32 modifier |"""
+    """| u8 flags: 1 in the identity, 128 (in the log) in the primary key | name | u32 type |
+    i32 modifier |
+    """
+    flags = fields.flags(1 | IN_PRIMARY_KEY, "the column's flags")
     return Column(
-        in_identity=fields.flags(1, "the column's flags") == 1,
+        in_identity=bool(flags & 1),
         name=fields.name("the column's name"),
         type_oid=fields.u32("the column's type"),
         type_modifier=fields.i32("the column's type modifier"),
+        in_primary_key=bool(flags & IN_PRIMARY_KEY),
     )
 
 
