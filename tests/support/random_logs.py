@@ -44,6 +44,20 @@ def crowded_log(seed: int) -> LogReader:
     return LogReader(storage)
 
 
+def one_frame_each(transactions: int) -> MemoryStorage:
+    """A log of single changes that were flushed one by one, as on a quiet day."""
+    storage = MemoryStorage()
+    writer = LogWriter(storage, IDENTITY)
+    fragmenter = Fragmenter(writer.complete_lsn)
+    for number in range(transactions):
+        lsn = 0x2000 + 16 * number
+        run = wire.transaction(lsn, number)
+        apply(writer, fragmenter, [memoryview(message) for message in run])
+        writer.flush(Lsn(lsn))
+    writer.close()
+    return storage
+
+
 def identities(reader: LogReader, *parts: Share) -> list[tuple[int, int]]:
     """Commit LSN and seq of each change."""
     return [

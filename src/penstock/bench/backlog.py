@@ -42,9 +42,9 @@ class Backlog:
 
 @contextmanager
 def notifications_backlog(
-    *, slots: int, inserts: int, rows_each: int = 100, progress: Progress
+    *, slots: int, inserts: int, rows_each: int = 100, update: bool = True, progress: Progress
 ) -> Iterator[Backlog]:
-    """`inserts` rows in transactions of `rows_each`, then one update of them all."""
+    """`inserts` rows in transactions of `rows_each`, then perhaps one update of them all."""
     settings: dict[str, str | int] = {
         "max_replication_slots": slots + 2,
         "max_wal_senders": slots + 2,
@@ -55,7 +55,8 @@ def notifications_backlog(
         "autovacuum": "off",
     }
     with EmbeddedPostgres(18, settings=settings) as server:
-        progress(f"making a backlog of {2 * inserts:,} changes")
+        changes = 2 * inserts if update else inserts
+        progress(f"making a backlog of {changes:,} changes")
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             create_table(connection)
             connection.execute(
@@ -70,9 +71,10 @@ def notifications_backlog(
             connection.execute("SET synchronous_commit = off")
             connection.execute(_FILL)
             connection.execute(f"CALL fill({inserts // rows_each}, {rows_each})".encode())
-            connection.execute(
-                "UPDATE notifications SET notification_status = 'sending', updated_at = now()"
-            )
+            if update:
+                connection.execute(
+                    "UPDATE notifications SET notification_status = 'sending', updated_at = now()"
+                )
             connection.execute("CHECKPOINT")
             row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-        yield Backlog(server, names, Lsn.parse(row[0] if row else "0/0"), 2 * inserts)
+        yield Backlog(server, names, Lsn.parse(row[0] if row else "0/0"), changes)

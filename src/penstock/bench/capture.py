@@ -17,6 +17,7 @@ from penstock.changelog.format import Compression
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.reader import LogReader
 from penstock.changelog.settings import LogSettings, RetentionSettings
+from penstock.changelog.storage import Storage
 from penstock.changelog.writer import LogWriter
 from penstock.errors import PenstockError
 from penstock.lsn import ZERO, Lsn
@@ -46,8 +47,8 @@ def bench_capture(progress: Progress, *, inserts: int = INSERTS, pairs: int = PA
         return Report("capture", figures, runs, {"postgres": backlog.server.full_version})
 
 
-class _UntilLog(LogWriter):
-    """Has capture stopped once it is complete up to a position."""
+class UntilLog(LogWriter):
+    """A log that stops capture once it is complete up to a position."""
 
     until: Lsn
     stop: threading.Event
@@ -77,8 +78,14 @@ def _capture_into_log(backlog: Backlog, slot: str, compression: Compression) -> 
     return run, size
 
 
-def pump_all(backlog: Backlog, slot: str, directory: Path, compression: Compression) -> Run:
-    """Capture the whole backlog into a log."""
+def pump_all(
+    backlog: Backlog,
+    slot: str,
+    storage: Storage | Path,
+    compression: Compression,
+    kind: type[UntilLog] = UntilLog,
+) -> Run:
+    """Capture the whole backlog into a log, with a writer of that kind."""
     started, cpu_started = time.perf_counter(), time.process_time()
     stop = threading.Event()
     with ReplicationConnection(backlog.server.dsn()) as connection:
@@ -90,7 +97,7 @@ def pump_all(backlog: Backlog, slot: str, directory: Path, compression: Compress
             slot=slot,
             start_lsn=ZERO,
         )
-        log = _UntilLog(directory, identity, LogSettings(compression=compression))
+        log = kind(storage, identity, LogSettings(compression=compression))
         log.until, log.stop = backlog.end_lsn, stop
         connection.start(slot, PUBLICATION, ZERO)
         session = ReplicationSession(ZERO, SessionSettings(), now=time.monotonic())

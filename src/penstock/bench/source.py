@@ -91,7 +91,7 @@ def _pair(
     """The same backlog by both, one after the other; the first pair warms up."""
     for _ in range(_WARM_UP if number == 0 else 1):
         started = time.perf_counter()
-        _group(spark, log, backlog)
+        group_all(spark, log, backlog.changes)
         seconds = time.perf_counter() - started
     peer = pg_recvlogical(backlog, backlog.slots[number + 1]).seconds
     note = f"pair {number}" if number else "to warm up"
@@ -99,7 +99,8 @@ def _pair(
     return {"pg_recvlogical_s": peer, "spark_s": seconds}
 
 
-def _group(spark: SparkSession, log: Path, backlog: Backlog) -> None:
+def group_all(spark: SparkSession, log: Path, expected: int) -> None:
+    """Read all of a log and count its changes by four columns."""
     changes = (
         spark.read.format("penstock")
         .options(path=str(log), table=str(TABLE), columns=",".join(DIMENSIONS))
@@ -108,9 +109,9 @@ def _group(spark: SparkSession, log: Path, backlog: Backlog) -> None:
     counted = changes.groupBy(*DIMENSIONS, "_change_type").count().toArrow()
     is_new = pc.not_equal(counted["_change_type"], "update_preimage")
     new = pc.sum(counted["count"].filter(is_new)).as_py()
-    if new != backlog.changes:
+    if new != expected:
         raise PenstockError(
-            f"Spark counted {new} of {backlog.changes} changes", remedy="Report this as a bug"
+            f"Spark counted {new} of {expected} changes", remedy="Report this as a bug"
         )
 
 

@@ -176,7 +176,7 @@ class FrameBuilder:
 
     def _touched(self) -> set[int]:
         messages = self._packed()
-        kinds = np.frombuffer(messages.buffer, np.uint8)[messages.offsets[:-1]]
+        kinds = messages.kinds
         # In streamed pieces an xid stands between the kind and the oid.
         skip = np.ones(len(messages), np.int64)
         for piece in self._pieces:

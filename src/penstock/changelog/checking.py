@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from penstock.changelog.format import FrameKind, Head
+import numpy as np
+import numpy.typing as npt
+
+from penstock.changelog.format import Head
+from penstock.changelog.frames import FrameHeaders
 from penstock.changelog.reader import LogReader
-from penstock.changelog.segments import FrameAt, SegmentReader
+from penstock.changelog.segments import SegmentReader
+from penstock.changelog.stretches import Stretch, StretchMeta, stretches
 from penstock.errors import LogCorrupt, LogRetired
 from penstock.lsn import Lsn
 
@@ -51,42 +56,100 @@ def _check_segment(
     if complete is not None and header.base_lsn != complete:
         raise _fault(segment, 0, f"it begins at {header.base_lsn}, after {complete}")
     end = reader.visible_end(segment.number, head)
-    complete = header.base_lsn
-    for frame in segment.walk(0, end):
-        complete = _check_frame(reader, segment, frame, complete, checked)
+    check = _SegmentCheck(reader, segment, checked, header.base_lsn)
+    for frames in segment.walk(0, end):
+        check.frames(frames)
     checked.segments += 1
     checked.size += end
-    return complete
+    return check.complete
 
 
-def _check_frame(
-    reader: LogReader, segment: SegmentReader, frame: FrameAt, complete: Lsn, checked: Checked
-) -> Lsn:
-    header = frame.header
-    checked.frames += 1
-    segment.messages(frame)
-    if header.complete_lsn < complete:
-        raise _fault(segment, frame.position, "it is complete up to less than the one before")
-    if header.kind is not FrameKind.CHANGES:
-        return complete
-    meta = segment.meta(frame)
-    for position in meta.relations["position"].tolist():
-        if segment.frame_at(position).header.kind is not FrameKind.RELATION:
-            raise _fault(segment, frame.position, "a table's description is not where it should be")
-    last = complete
-    for commit in meta.commits["lsn"].tolist():
-        if not last < commit <= header.complete_lsn:
-            raise _fault(segment, frame.position, f"a commit at {Lsn(commit)} is out of order")
-        last = Lsn(commit)
-    first_segment = reader.head().first_segment
-    for reference in meta.references:
-        if reference["segment"] >= first_segment:
-            target = reader.frame(int(reference["segment"]), int(reference["position"]))
-            if reference["fragment"] >= len(target.meta.fragments):
-                raise _fault(segment, frame.position, "a commit refers to no fragment")
-    checked.transactions += len(meta.commits)
-    checked.changes += int(meta.commits["changes"].sum())
-    return header.complete_lsn
+@dataclass(slots=True)
+class _SegmentCheck:
+    """What is known of a segment while it is read from its start."""
+
+    reader: LogReader
+    segment: SegmentReader
+    checked: Checked
+    complete: Lsn
+    # Where the frames stand that describe tables.
+    described: set[int] = field(default_factory=set)
+
+    def frames(self, frames: FrameHeaders) -> None:
+        """Check frames that follow those before."""
+        complete = frames.fields["complete_lsn"]
+        before = np.append(np.uint64(self.complete), complete[:-1])
+        if (less := complete < before).any():
+            at = int(frames.start[np.argmax(less)])
+            raise _fault(self.segment, at, "it is complete up to less than the one before")
+        of_changes = frames.of_changes
+        for index in np.flatnonzero(~of_changes).tolist():
+            frame = frames.frame(index)
+            self.segment.messages(frame)
+            self.described.add(frame.position)
+        done = 0
+        before = before[of_changes]
+        for stretch in stretches(self.segment, frames.some(of_changes)):
+            self._stretch(stretch, before[done : done + len(stretch.frames)])
+            done += len(stretch.frames)
+        self.complete = Lsn(int(complete[-1]))
+        self.checked.frames += len(frames)
+
+    def _stretch(self, stretch: Stretch, before: npt.NDArray[np.uint64]) -> None:
+        """Check frames of changes; `before` says how far the log was complete before each."""
+        stretch.messages()
+        meta = stretch.meta()
+        positions = meta.arrays.relations["position"]
+        for position in np.unique(positions).tolist():
+            if position not in self.described:
+                raise self._fault(
+                    stretch,
+                    int(meta.relation_frame[np.argmax(positions == position)]),
+                    "a table's description is not where it should be",
+                )
+        self._order(stretch, meta, before)
+        self._references(stretch, meta)
+        self.checked.transactions += len(meta.arrays.commits)
+        self.checked.changes += int(meta.arrays.commits["changes"].sum())
+
+    def _order(self, stretch: Stretch, meta: StretchMeta, before: npt.NDArray[np.uint64]) -> None:
+        lsn = meta.arrays.commits["lsn"]
+        frame = np.repeat(np.arange(len(stretch.frames)), np.diff(meta.commit))
+        is_wrong = (lsn <= before[frame]) | (lsn > stretch.frames.fields["complete_lsn"][frame])
+        is_wrong[1:] |= lsn[1:] <= lsn[:-1]
+        if is_wrong.any():
+            wrong = int(np.argmax(is_wrong))
+            raise self._fault(
+                stretch, int(frame[wrong]), f"a commit at {Lsn(int(lsn[wrong]))} is out of order"
+            )
+
+    def _references(self, stretch: Stretch, meta: StretchMeta) -> None:
+        """Check that every fragment that a commit names is there."""
+        references = meta.arrays.references
+        elsewhere = np.flatnonzero(stretch.named(meta) < 0)
+        if not len(elsewhere):
+            return
+        first_segment = self.reader.head().first_segment
+        counts: dict[tuple[int, int], int] = {}
+        for index in elsewhere.tolist():
+            number, position = int(references["segment"][index]), int(references["position"][index])
+            if number < first_segment:
+                continue
+            if (number, position) not in counts:
+                counts[number, position] = self._fragments(number, position)
+            if references["fragment"][index] >= counts[number, position]:
+                commit = np.searchsorted(meta.arrays.commits["first_reference"], index, "right") - 1
+                frame = np.searchsorted(meta.commit, commit, "right") - 1
+                raise self._fault(stretch, int(frame), "a commit refers to no fragment")
+
+    def _fragments(self, number: int, position: int) -> int:
+        """How many fragments a frame of changes has."""
+        is_this = number == self.segment.number
+        segment = self.segment if is_this else self.reader.segment(number)
+        return len(segment.meta(segment.frame_at(position)).fragments)
+
+    def _fault(self, stretch: Stretch, frame: int, what: str) -> LogCorrupt:
+        return _fault(self.segment, int(stretch.frames.start[frame]), what)
 
 
 def _fault(segment: SegmentReader, position: int, what: str) -> LogCorrupt:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -162,6 +162,50 @@ class FrameHeader:
             raise FormatError(f"a frame has an unknown kind or compression: {error}") from None
 
 
+# --- many frame headers at once -------------------------------------------------------------------
+
+
+def _dtype(**fields: str) -> np.dtype[np.void]:
+    return np.dtype(list(fields.items()))
+
+
+FRAME = _dtype(
+    magic="S4",
+    checksum="<u4",
+    kind="u1",
+    encoding="u1",
+    compression="u1",
+    _pad="u1",
+    epoch="<u4",
+    meta_size="<u4",
+    data_size="<u4",
+    data_raw_size="<u4",
+    meta_checksum="<u4",
+    complete_lsn="<u8",
+    synced_pos="<u8",
+    messages="<u4",
+    commits="<u4",
+    changes="<u4",
+    data_checksum="<u4",
+    committed_changes="<u8",
+    committed_bytes="<u8",
+)
+
+
+def records_at(
+    data: bytes | memoryview, positions: npt.NDArray[np.int64], kind: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """The records that stand at these positions, copied; all of them lie within the data."""
+    if not len(positions):
+        return np.empty(0, kind)
+    # As plain bytes first: fields that are not aligned would be copied one by one.
+    plain = np.dtype((np.void, kind.itemsize))
+    everywhere: npt.NDArray[np.void] = np.ndarray(
+        (len(data) - kind.itemsize + 1,), plain, data, strides=(1,)
+    )
+    return everywhere[positions].view(kind)
+
+
 # --- what a frame of changes says about its messages ----------------------------------------------
 
 
@@ -169,10 +213,6 @@ class FragmentFlag(IntFlag):
     HAS_BEGIN = 1
     STREAMED = 2
     HAS_END = 4
-
-
-def _dtype(**fields: str) -> np.dtype[np.void]:
-    return np.dtype(list(fields.items()))
 
 
 FRAGMENT = _dtype(xid="<u4", flags="<u4", first="<u4", messages="<u4", changes="<u4", _pad="<u4")
@@ -192,8 +232,9 @@ COMMIT = _dtype(
 REFERENCE = _dtype(segment="<u8", position="<u8", fragment="<u4", _pad="<u4", first_seq="<u8")
 ABORTED = np.dtype("<u4")
 
-_SECTIONS = (FRAGMENT, RELATION, COMMIT, REFERENCE, ABORTED)
+META_SECTIONS = (FRAGMENT, RELATION, COMMIT, REFERENCE, ABORTED)
 _COUNTS = struct.Struct("<6I")
+META_COUNTS = _dtype(counts="<6u4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +251,7 @@ class ChangesMeta:
 def pack_meta(sections: tuple[bytes, bytes, bytes, bytes, bytes]) -> bytes:
     """Entries of each array, packed one after the other, with their counts in front."""
     counts = [
-        len(section) // kind.itemsize for section, kind in zip(sections, _SECTIONS, strict=True)
+        len(section) // kind.itemsize for section, kind in zip(sections, META_SECTIONS, strict=True)
     ]
     padding = bytes(-len(sections[-1]) % 8)
     return b"".join((_COUNTS.pack(*counts, 0), *sections, padding))
@@ -222,7 +263,7 @@ def unpack_meta(data: bytes | memoryview) -> ChangesMeta:
     counts = _COUNTS.unpack_from(data)
     at = _COUNTS.size
     arrays = []
-    for count, kind in zip(counts, _SECTIONS, strict=False):
+    for count, kind in zip(counts, META_SECTIONS, strict=False):
         if at + count * kind.itemsize > len(data):
             raise FormatError("a frame's description is cut off")
         arrays.append(np.frombuffer(data, kind, count, at))
@@ -242,16 +283,22 @@ PACK_REFERENCE = struct.Struct("<2QI4xQ")
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Many messages in one buffer: message i is `buffer[offsets[i]:offsets[i + 1]]`."""
+    """Many messages in one buffer: message i is `buffer[start[i]:end[i]]`."""
 
     buffer: memoryview
-    offsets: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.start)
 
     def __getitem__(self, index: int) -> bytes:
-        return bytes(self.buffer[self.offsets[index] : self.offsets[index + 1]])
+        return bytes(self.buffer[self.start[index] : self.end[index]])
+
+    @property
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        """The first byte of each message."""
+        return np.frombuffer(self.buffer, np.uint8)[self.start]
 
     def uint32(
         self, index: npt.NDArray[np.int64], skip: int | npt.NDArray[np.int64]
@@ -260,7 +307,7 @@ class Messages:
         everywhere: npt.NDArray[np.uint32] = np.ndarray(
             (max(len(self.buffer) - 3, 0),), ">u4", self.buffer, strides=(1,)
         )
-        return np.asarray(everywhere[self.offsets[index] + skip], np.uint32)
+        return np.asarray(everywhere[self.start[index] + skip], np.uint32)
 
 
 def pack_messages(messages: Sequence[bytes | memoryview]) -> bytes:
@@ -277,7 +324,7 @@ def unpack_messages(data: bytes | memoryview, count: int) -> Messages:
     buffer = memoryview(data)[4 * count :]
     if offsets[-1] != len(buffer):
         raise FormatError("the lengths of a frame's messages do not add up")
-    return Messages(buffer, offsets)
+    return Messages(buffer, offsets[:-1], offsets[1:])
 
 
 # --- head -----------------------------------------------------------------------------------------

@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.changelog.format import Head, Records
+from penstock.changelog.frames import FrameAt, FrameHeaders, Integers
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share
-from penstock.changelog.segments import FrameAt
+from penstock.changelog.stretches import Stretch, StretchMeta, stretches
 from penstock.errors import LogRetired
 from penstock.lsn import Lsn
 
@@ -39,25 +41,50 @@ class Limit:
             self.max_rows is not None and rows > self.max_rows
         )
 
+    def fitting(self, sizes: Integers, rows: Integers) -> int:
+        """How many of these growing sums do not exceed it."""
+        most = len(sizes)
+        if self.max_bytes is not None:
+            most = int(np.searchsorted(sizes, self.max_bytes, side="right"))
+        if self.max_rows is not None:
+            most = min(most, int(np.searchsorted(rows, self.max_rows, side="right")))
+        return most
+
 
 def limited(reader: LogReader, after: Position, up_to: Position, limit: Limit) -> Position:
     """Behind the last transaction that fits into one batch; `up_to` if all of them do."""
     size = rows = 0
     last = after
-    for frame in reader.frames(after, up_to):
-        header = frame.header
-        whole = size + header.committed_bytes, rows + header.committed_changes
-        if not limit.exceeded(*whole):
-            size, rows = whole
-        else:
+    for frames in reader.headers(after, up_to):
+        at = 0
+        while at < len(frames):
+            sizes = size + _sums(frames.fields["committed_bytes"][at:])
+            row_sums = rows + _sums(frames.fields["committed_changes"][at:])
+            fitting = limit.fitting(sizes, row_sums)
+            if fitting:
+                size, rows = int(sizes[fitting - 1]), int(row_sums[fitting - 1])
+                at += fitting
+                last = _behind(frames, at - 1, after)
+                continue
+            frame = frames.frame(at)
             for commit in _commits(reader, frame, after, up_to):
                 more = size + int(commit["size"]), rows + int(commit["changes"])
                 if limit.exceeded(*more) and rows:
                     return last
                 size, rows = more
                 last = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
-        last = Position(max(after.lsn, header.complete_lsn), frame.segment, frame.end)
+            last = _behind(frames, at, after)
+            at += 1
     return up_to
+
+
+def _behind(frames: FrameHeaders, index: int, after: Position) -> Position:
+    complete = Lsn(int(frames.fields["complete_lsn"][index]))
+    return Position(max(after.lsn, complete), frames.segment, int(frames.end[index]))
+
+
+def _sums(values: npt.NDArray[np.integer]) -> Integers:
+    return np.cumsum(values, dtype=np.int64)
 
 
 def shares(
@@ -77,31 +104,47 @@ def shares(
             found.append(Share(start, end))
         start, size = end, 0
 
-    for frame in reader.frames(after, up_to):
-        header = frame.header
-        if header.committed_bytes < share_bytes:
-            size += header.committed_bytes
-        else:
-            for commit in _commits(reader, frame, after, up_to):
-                here = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
-                if commit["size"] < share_bytes:
-                    size += int(commit["size"])
-                    end = here
-                    if size >= share_bytes:
+    for frames in reader.headers(after, up_to):
+        at = 0
+        while at < len(frames):
+            sizes = size + _sums(frames.fields["committed_bytes"][at:])
+            fitting = int(np.searchsorted(sizes, share_bytes))
+            if fitting:
+                size = int(sizes[fitting - 1])
+                at += fitting
+                end = _within(frames, at - 1, up_to)
+                continue
+            frame = frames.frame(at)
+            if frame.header.committed_bytes < share_bytes:
+                size += frame.header.committed_bytes
+            else:
+                for commit in _commits(reader, frame, after, up_to):
+                    here = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
+                    if commit["size"] < share_bytes:
+                        size += int(commit["size"])
+                        end = here
+                        if size >= share_bytes:
+                            close()
+                    else:
+                        # Large by itself: its fragments are shared out.
                         close()
-                else:
-                    # Large by itself: its fragments are shared out.
-                    close()
-                    found += _parts(end, here, commit, share_bytes)
-                    start = end = here
-        # The last frame may hold commits beyond the range: the next batch has those.
-        within = header.complete_lsn < up_to.lsn
-        end = Position(header.complete_lsn, frame.segment, frame.end) if within else up_to
-        if size >= share_bytes:
-            close()
+                        found += _parts(end, here, commit, share_bytes)
+                        start = end = here
+            end = _within(frames, at, up_to)
+            if size >= share_bytes:
+                close()
+            at += 1
     end = up_to
     close()
     return found
+
+
+def _within(frames: FrameHeaders, index: int, up_to: Position) -> Position:
+    """Behind a frame. The last one may hold commits beyond the range: the next batch has those."""
+    complete = Lsn(int(frames.fields["complete_lsn"][index]))
+    if complete < up_to.lsn:
+        return Position(complete, frames.segment, int(frames.end[index]))
+    return up_to
 
 
 def _parts(after: Position, up_to: Position, commit: Records, share_bytes: int) -> Iterator[Share]:
@@ -135,11 +178,14 @@ def _at_time(reader: LogReader, moment: datetime, head: Head) -> Position:
     start = last = reader.start_of(low)
     end = Position(head.complete_lsn, head.last_segment, head.position)
     since_us = (moment - _POSTGRES_EPOCH) / timedelta(microseconds=1)
-    for commit, frame in _all_commits(reader, start, end):
-        if commit["time_us"] >= since_us:
+    for stretch, meta, chosen in _all_commits(reader, start, end):
+        is_early = meta.arrays.commits["time_us"][chosen] < since_us
+        early = int(np.argmin(np.append(is_early, False)))
+        if early:
+            last = _place(stretch, meta, int(chosen[early - 1]))
+            is_known = True
+        if early < len(chosen):
             break
-        last = Position(Lsn(int(commit["lsn"])), frame.segment, frame.position)
-        is_known = True
     else:
         last = end
     if not is_known:
@@ -152,10 +198,21 @@ def _at_time(reader: LogReader, moment: datetime, head: Head) -> Position:
 
 def _all_commits(
     reader: LogReader, after: Position, up_to: Position
-) -> Iterator[tuple[Records, FrameAt]]:
-    for frame in reader.frames(after, up_to):
-        for commit in _commits(reader, frame, after, up_to):
-            yield commit, frame
+) -> Iterator[tuple[Stretch, StretchMeta, Integers]]:
+    """Many at once: which commits of each stretch are in the range."""
+    for frames in reader.headers(after, up_to):
+        segment = reader.segment(frames.segment)
+        for stretch in stretches(segment, frames.some(frames.of_changes)):
+            meta = stretch.meta()
+            lsn = meta.arrays.commits["lsn"]
+            yield stretch, meta, np.flatnonzero((lsn > after.lsn) & (lsn <= up_to.lsn))
+
+
+def _place(stretch: Stretch, meta: StretchMeta, commit: int) -> Position:
+    """Behind a commit, in the frame that has it."""
+    frame = int(np.searchsorted(meta.commit, commit, side="right")) - 1
+    lsn = Lsn(int(meta.arrays.commits["lsn"][commit]))
+    return Position(lsn, stretch.segment.number, int(stretch.frames.start[frame]))
 
 
 def _commits(

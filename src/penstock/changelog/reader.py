@@ -23,9 +23,10 @@ from penstock.changelog.format import (
     Head,
     Messages,
 )
+from penstock.changelog.frames import FrameAt, FrameHeaders
 from penstock.changelog.head import HEAD, read_head
 from penstock.changelog.identity import LogIdentity, read_identity
-from penstock.changelog.segments import FrameAt, SegmentReader
+from penstock.changelog.segments import SegmentReader
 from penstock.changelog.storage import LocalStorage, Storage
 from penstock.changelog.tables import FILE as TABLES
 from penstock.changelog.tables import TableEntry, read_tables
@@ -193,10 +194,11 @@ class LogReader:
                 high = middle - 1
         segment = self.segment(low)
         byte_pos = SEGMENT_HEADER_SIZE
-        for frame in segment.walk(byte_pos, self.visible_end(low, head)):
-            if frame.header.complete_lsn > lsn:
-                break
-            byte_pos = frame.end
+        for frames in segment.walk(byte_pos, self.visible_end(low, head)):
+            beyond = frames.fields["complete_lsn"] > lsn
+            if beyond.any():
+                return Position(lsn, low, int(frames.start[np.argmax(beyond)]))
+            byte_pos = int(frames.end[-1])
         return Position(lsn, low, byte_pos)
 
     def tables(self) -> list[TableEntry]:
@@ -209,19 +211,25 @@ class LogReader:
     # --- what is in between -----------------------------------------------------------------------
 
     def frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
-        """The headers of all frames that may hold commits in (after, up_to]."""
-        frames = self._frames(after, up_to)
+        """The headers of all frames that may hold commits in (after, up_to], one by one."""
+        for frames in self.headers(after, up_to):
+            for index in range(len(frames)):
+                yield frames.frame(index)
+
+    def headers(self, after: Position, up_to: Position) -> Iterator[FrameHeaders]:
+        """The same, many at once."""
+        headers = self._headers(after, up_to)
         try:
-            first = next(frames, None)
+            first = next(headers, None)
         except LogRetired:
             # The place is only a hint: its segment may go once all of it has been applied.
-            frames = self._frames(self.locate(after.lsn), up_to)
-            first = next(frames, None)
+            headers = self._headers(self.locate(after.lsn), up_to)
+            first = next(headers, None)
         if first is not None:
             yield first
-            yield from frames
+            yield from headers
 
-    def _frames(self, after: Position, up_to: Position) -> Iterator[FrameAt]:
+    def _headers(self, after: Position, up_to: Position) -> Iterator[FrameHeaders]:
         head = self.head_at(up_to.lsn)
         complete: Lsn | None = None
         for number in range(after.segment, up_to.segment + 1):
@@ -236,11 +244,13 @@ class LogReader:
                     where = self.segment(number - 1).where
                     raise LogCorrupt(where, self.visible_end(number - 1, head), "it was cut off")
                 complete = base
-            for frame in segment.walk(start, end):
-                yield frame
-                complete = frame.header.complete_lsn
-                if complete >= up_to.lsn:
+            for frames in segment.walk(start, end):
+                reaches = frames.fields["complete_lsn"] >= up_to.lsn
+                if reaches.any():
+                    yield frames.some(slice(int(np.argmax(reaches)) + 1))
                     return
+                yield frames
+                complete = Lsn(int(frames.fields["complete_lsn"][-1]))
         if max(after.lsn, complete or after.lsn) < up_to.lsn:
             # As above, and nothing was read behind it.
             last = self.segment(up_to.segment)

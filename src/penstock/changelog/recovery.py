@@ -18,8 +18,9 @@ from penstock.changelog.format import (
     FrameKind,
     Head,
 )
+from penstock.changelog.frames import FrameAt
 from penstock.changelog.head import read_head
-from penstock.changelog.segments import FrameAt, SegmentReader, segment_name, segment_numbers
+from penstock.changelog.segments import SegmentReader, segment_name, segment_numbers
 from penstock.changelog.storage import Storage
 from penstock.errors import LogCorrupt
 from penstock.lsn import Lsn

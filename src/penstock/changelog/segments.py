@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from penstock.changelog.compression import decompress
 from penstock.changelog.format import (
@@ -20,13 +19,16 @@ from penstock.changelog.format import (
     unpack_messages,
     unpack_meta,
 )
+from penstock.changelog.frames import FrameAt, FrameHeaders, chain
 from penstock.changelog.head import read_head
 from penstock.changelog.storage import Storage
 from penstock.errors import LogCorrupt, LogError, LogFormatUnknown, LogRetired
 
 FOLDER = "segments"
-# Headers are read in blocks of this size: many small frames for one system call.
+# Headers are read in blocks of this size: many small frames for one system call. Blocks are larger
+# where frames are so small that all of their bytes are read anyhow.
 _BLOCK = 64 * 1024
+_LARGE_BLOCK = 2**20
 
 
 def segment_name(number: int) -> str:
@@ -37,19 +39,6 @@ def segment_numbers(storage: Storage) -> list[int]:
     """Of all segments there are, sorted."""
     stems = (name.removesuffix(".seg") for name in storage.names(FOLDER))
     return sorted(int(stem) for stem in stems if stem.isdigit())
-
-
-@dataclass(frozen=True, slots=True)
-class FrameAt:
-    """A frame's header, and where it stands."""
-
-    segment: int
-    position: int
-    header: FrameHeader
-
-    @property
-    def end(self) -> int:
-        return self.position + self.header.size
 
 
 class SegmentReader:
@@ -91,15 +80,39 @@ class SegmentReader:
             raise LogCorrupt(self.where, position, str(error)) from None
         return FrameAt(self.number, position, header)
 
-    def walk(self, start: int, end: int) -> Iterator[FrameAt]:
-        """Every frame from `start` up to `end`, both boundaries of frames."""
+    def walk(self, start: int, end: int) -> Iterator[FrameHeaders]:
+        """Every frame from `start` up to `end`, both boundaries of frames, many at once.
+
+        Those before damage are handed out before it is raised.
+        """
         position = max(start, SEGMENT_HEADER_SIZE)
+        size = _BLOCK
         while position < end:
-            frame = self.frame_at(position)
-            if frame.end > end:
-                raise LogCorrupt(self.where, position, "a frame goes beyond the end of the log")
-            yield frame
-            position = frame.end
+            data = self._read(position, min(size, end - position))
+            found = chain(data)
+            frames = FrameHeaders(self.number, found.start + position, found.fields, data, position)
+            following, beyond = position + found.end, position + found.end > end
+            if beyond or (found.end > len(data) and len(frames) > 1):
+                # Of the last one not all was read: it is looked at again, with those behind it.
+                following = int(frames.start[-1])
+                frames = frames.some(slice(-1))
+            if len(frames):
+                yield frames
+            if found.fault is not None:
+                raise LogCorrupt(self.where, following, str(found.fault))
+            if beyond:
+                raise LogCorrupt(self.where, following, "a frame goes beyond the end of the log")
+            if not len(frames):
+                raise LogCorrupt(self.where, position, "a frame's header is cut off")
+            position = following
+            size = _LARGE_BLOCK if len(frames) * _BLOCK >= 2 * len(data) else _BLOCK
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from `start` up to `end`."""
+        data = self._read(start, end - start)
+        if len(data) < end - start:
+            raise LogCorrupt(self.where, start, "a frame is cut off")
+        return data
 
     def meta(self, frame: FrameAt) -> ChangesMeta:
         """What a frame of changes says about its messages."""

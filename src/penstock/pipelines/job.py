@@ -375,12 +375,14 @@ class Job:
         """
         waiting = 0
         few = _FEW_SHARES * SHARE_BYTES / len(self._writers)
-        for frame in self._log.frames(replace(self._seen, lsn=self._reached), self._log.end()):
-            header = frame.header
-            if header.complete_lsn <= self._reached:
-                self._seen = Position(header.complete_lsn, frame.segment, frame.end)
-                continue
-            waiting += header.committed_bytes
+        after = replace(self._seen, lsn=self._reached)
+        for frames in self._log.headers(after, self._log.end()):
+            complete = frames.fields["complete_lsn"]
+            done = int((complete <= self._reached).sum())
+            if done:
+                lsn = Lsn(int(complete[done - 1]))
+                self._seen = Position(lsn, frames.segment, int(frames.end[done - 1]))
+            waiting += int(frames.fields["committed_bytes"][done:].sum())
             if waiting >= few:
                 return False
         return True

@@ -78,4 +78,5 @@ def _beyond(share: Share, after: Lsn) -> Share:
 
 
 def _committed_bytes(log: LogReader, after: Position, up_to: Position) -> int:
-    return sum(frame.header.committed_bytes for frame in log.frames(after, up_to))
+    blocks = log.headers(after, up_to)
+    return sum(int(frames.fields["committed_bytes"].sum()) for frames in blocks)

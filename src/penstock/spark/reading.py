@@ -143,9 +143,9 @@ def _apart_s(log: LogReader, after: Position, up_to: Position) -> float | None:
     Of a long backlog only the beginning is looked at.
     """
     found, waiting = False, 0
-    for frame in log.frames(after, up_to):
-        found = found or frame.header.commits > 0
-        waiting += frame.header.committed_bytes
+    for frames in log.headers(after, up_to):
+        found = found or bool(frames.fields["commits"].any())
+        waiting += int(frames.fields["committed_bytes"].sum())
         if waiting >= max(_GATHER_S):
             break
     if not found:

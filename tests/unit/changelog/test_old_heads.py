@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.changelog import reader as reading
+from penstock.changelog.frames import FrameAt
 from penstock.changelog.head import HEAD
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share, runs
@@ -89,10 +90,15 @@ def test_the_head_is_read_no_more_often_than_before() -> None:  # M3.8
     assert storage.old_reads == 9
 
 
+def frames_of(log: LogReader, segment: int) -> list[FrameAt]:
+    frames = log.frames(Position(IDENTITY.start_lsn, 1, 0), log.end())
+    return [frame for frame in frames if frame.segment == segment]
+
+
 def test_frames_that_are_gone_from_the_end_of_the_last_segment_read_are_damage() -> None:  # M3.4
     storage, _ = written(FEW, 7)
     log = LogReader(storage)
-    (*_, last) = log.segment(2).walk(0, log.segment(2).size())
+    (*_, last) = frames_of(log, 2)
     up_to = Position(last.header.complete_lsn, last.segment, last.end)
     storage.replace(segment_name(2), storage.read(segment_name(2))[: last.position])
     with pytest.raises(LogCorrupt, match=r"0000000002\.seg is damaged .* it was cut off"):
@@ -102,7 +108,7 @@ def test_frames_that_are_gone_from_the_end_of_the_last_segment_read_are_damage()
 def test_frames_that_are_gone_from_where_reading_begins_are_damage() -> None:  # M3.4
     storage, end = written(FEW, 7)
     log = LogReader(storage)
-    (*_, before, last) = log.segment(2).walk(0, log.segment(2).size())
+    (*_, before, last) = frames_of(log, 2)
     after = Position(before.header.complete_lsn, before.segment, before.end)
     rest = [int(commit.lsn) for commit in log.commits(after, end)]
     assert rest == [lsn for lsn in COMMITS if lsn > after.lsn]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader, Position
 from penstock.changelog.runs import Share, runs
 from penstock.changelog.settings import LogSettings
@@ -15,9 +17,11 @@ from penstock.decode.definition import Definition
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Insert, Relation, Truncate
+from penstock.postgres.session import ReplicationSession, SessionSettings
 from penstock.testing import MemoryStorage
 from support import wire
 from support.logs import IDENTITY, apply, write
+from support.random_logs import one_frame_each
 from support.repeats import repeats
 from support.stories import tell
 
@@ -68,6 +72,52 @@ def test_a_range_gives_its_changes_in_commit_order_with_their_ordinals(
     low, high = sorted(random.Random(seed).choices([int(reader.start().lsn), *lsns], k=2))
     after, up_to = reader.locate(Lsn(low)), reader.locate(Lsn(high))
     assert changes(reader, Share(after, up_to)) == expected(reader, after, up_to)
+
+
+@settings(max_examples=repeats(25, soak=60), deadline=None)
+@given(SEEDS, st.sampled_from([300, 2**20]), st.sampled_from(Compression))
+def test_many_small_frames_read_at_once_give_what_each_of_them_holds(
+    seed: int, frame_bytes: int, compression: Compression
+) -> None:  # M3.3, M5.1
+    chance = random.Random(seed)
+    story = tell(chance, transactions=12)
+    storage = MemoryStorage()
+    # Beside frames that are compressed there may be some from before: both are read as one.
+    kinds = [compression, chance.choice(list(Compression))]
+    every = [run[at : at + 1] for run in story.runs(chance) for at in range(len(run))]
+    half = chance.randrange(len(every))
+    writer = LogWriter(storage, IDENTITY, LogSettings(2**20, 3600, frame_bytes, kinds[0]))
+    fragmenter = Fragmenter(writer.complete_lsn)
+    received = ReplicationSession(writer.complete_lsn, SessionSettings(), now=0)
+    for number, run in enumerate(every):
+        if number == half:
+            writer._settings = replace(writer._settings, compression=kinds[1])
+        received.receive(run, 0)
+        apply(writer, fragmenter, run)
+        if chance.random() < 0.8:
+            writer.flush(received.received_lsn)
+    writer.flush(received.received_lsn)
+    writer.close()
+    reader = LogReader(storage)
+    lsns = [int(commit.lsn) for commit in reader.commits(reader.start(), reader.end())]
+    low, high = sorted(chance.choices([int(reader.start().lsn), *lsns], k=2))
+    for after, up_to in [
+        (reader.start(), reader.end()),
+        (reader.locate(Lsn(low)), reader.locate(Lsn(high))),
+    ]:
+        assert changes(reader, Share(after, up_to)) == expected(reader, after, up_to)
+
+
+def test_reading_is_not_done_frame_by_frame() -> None:  # M3.5
+    reads = {}
+    for transactions in (20, 2_000):
+        storage = one_frame_each(transactions)
+        reader = LogReader(storage)
+        before = storage.reads
+        found = changes(reader, Share(reader.start(), reader.end()))
+        reads[transactions] = storage.reads - before
+        assert len(found) == transactions
+    assert reads[2_000] <= reads[20] + 10
 
 
 @settings(max_examples=30, deadline=None)
