@@ -59,7 +59,7 @@ def reset(
     from penstock.pipelines.running import spark_when_needed
     from penstock.pipelines.seeding import seed
 
-    with spark_when_needed("penstock reset") as spark:
+    with spark_when_needed("penstock reset", loaded.log.path) as spark:
         done = seed(
             loaded,
             chosen,
@@ -93,7 +93,7 @@ def verify(
 
         all_chosen = _chosen(loaded, names or [])
         warnings = _warn(loaded, all_chosen)
-        with spark_when_needed("penstock verify") as spark:
+        with spark_when_needed("penstock verify", loaded.log.path) as spark:
             for chosen in all_chosen:
                 try:
                     result = run_verify(

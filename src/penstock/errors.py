@@ -639,7 +639,10 @@ class PipelineFenced(PipelineError):
 
 
 class ComputationFailed(PipelineError):
-    """Spark could not compute an expression, or had no room to."""
+    """Spark could not compute an expression, or failed itself."""
+
+    # Spark's own log says more than this error does.
+    in_spark_log: bool
 
 
 class SeedingUnderWay(PipelineError):

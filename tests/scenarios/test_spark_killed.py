@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from penstock.changelog.reader import LogReader
 from penstock.config import load
 from penstock.ops.setup import setup
 from penstock.pipelines.seeding import begin
+from penstock.spark.session import KEPT
 from support.capturing import capturing
 from support.database import Database
 from support.marks import lines_by_pid
+from support.processes import ProcessFamily, started
 from support.toml import write_toml
 from support.truth import NOTIFICATIONS
+from support.waiting import eventually
 
 COUNTS = {
     "name": "counts",
@@ -71,3 +75,41 @@ def test_verify_says_that_spark_was_killed(
     problem, _, remedy = said.partition("\n")
     assert problem == "error: Spark's process ended while it was at work, killed by SIGKILL"
     assert remedy.startswith("  fix: Start it again")
+
+
+def test_the_job_says_why_spark_failed_and_keeps_the_end_of_spark_s_log(
+    database18: Database, file: Path, tmp_path: Path, scratch: Path
+) -> None:  # M5.3, M7.3
+    config = load(file)
+    setup(config)
+    job = ProcessFamily("aggregate", config, tmp_path, scratch)
+
+    def a_worker_dies() -> bool:
+        """As the kernel ends one when memory is short; it may be idle or at work."""
+        for pid, line in job.family().items():
+            if "pyspark.daemon" in line:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        database18.run("UPDATE notifications SET status = 'b' WHERE id = 1")
+        return job.has_ended
+
+    with capturing(config) as running:
+        running.connected()
+        with started(job):
+            eventually(lambda: has_counts(database18), "it is seeded", within_s=90)
+            eventually(a_worker_dies, "Spark fails", within_s=60)
+            said = job.failure()
+    problem, _, remedy = said.rpartition("error: ")[2].partition("\n")
+    assert "Spark's work failed: a Python process of Spark's died" in problem
+    assert "SPARK_DRIVER_MEMORY" in remedy
+    kept = config.log.path / KEPT
+    assert str(kept) in remedy
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert "ERROR" in kept.read_text()
+    assert "Traceback" not in job.all_said()
+    # The log is whole, and goes on with it.
+    assert LogReader(config.log.path).end().lsn
+
+
+def has_counts(database: Database) -> bool:
+    return bool(database.rows("SELECT FROM stats LIMIT 1"))

@@ -40,7 +40,10 @@ def run_aggregates(config: Config, *, master: str = "local[*]", drain: Event | N
             with interrupts.heeded():
                 require_ready(config)
             directory = stack.enter_context(scratch_folder())
-            spark = stack.enter_context(job_session(directory / "spark", interrupts, master=master))
+            session = job_session(
+                directory / "spark", interrupts, master=master, log=config.log.path
+            )
+            spark = stack.enter_context(session)
             _LOG.info("spark started", master=master)
             job = Job(config, spark)
             ended = Event()
@@ -98,25 +101,28 @@ def _stop_when_drained(job: Job, asked: Event) -> None:
 
 @contextmanager
 def job_session(
-    directory: Path, interrupts: Interrupts, *, master: str = "local[*]"
+    directory: Path, interrupts: Interrupts, *, master: str = "local[*]", log: Path | None = None
 ) -> Iterator[SparkSession]:
     """Spark as the job runs on it."""
     with throwaway_session(
-        "penstock aggregate", directory, interrupts, master=master, small_batches=True
+        "penstock aggregate", directory, interrupts, master=master, small_batches=True, log=log
     ) as spark:
         yield spark
 
 
 @contextmanager
-def spark_when_needed(name: str) -> Iterator[Callable[[], SparkSession]]:
-    """A session that is started when it is asked for the first time."""
+def spark_when_needed(name: str, log: Path | None = None) -> Iterator[Callable[[], SparkSession]]:
+    """A session that is started when it is asked for the first time.
+
+    `log`: the folder of a change log, where the end of Spark's log is kept if it fails.
+    """
     with Interrupts() as interrupts, ExitStack() as stack:
         directory = stack.enter_context(scratch_folder())
         sessions: list[SparkSession] = []
 
         def session() -> SparkSession:
             if not sessions:
-                started = throwaway_session(name, directory / "spark", interrupts)
+                started = throwaway_session(name, directory / "spark", interrupts, log=log)
                 sessions.append(stack.enter_context(started))
             return sessions[0]
 

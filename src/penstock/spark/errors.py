@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 
 from penstock import errors
 from penstock.errors import ComputationFailed, PenstockError, PipelineError
+from penstock.spark.cause import cause
 from penstock.spark.conditions import known_conditions
 
 # As Python ends a traceback; Spark puts the whole of it into its own message.
@@ -89,14 +90,12 @@ def failed(error: BaseException, places: Sequence[Place]) -> ComputationFailed:
         "Correct the expression, which cannot be computed of every row: try_cast and try_divide "
         "give NULL where cast and / fail"
     )
-    where = _told(places)
     if all(name.startswith(_MACHINERY) for name in names):
-        where = ""
-        remedy = (
-            "Start it again, and it goes on from where it was; if it fails again, Spark's own "
-            "messages say why, and it may need more memory"
-        )
-    return ComputationFailed(f"Spark's work{where} failed: {what}", remedy=remedy)
+        why = cause(f"{said}\n{getattr(error, '_stackTrace', '')}")
+        problem = f"Spark's work failed: {why.sentence} ({what})"
+        return ComputationFailed(problem, remedy=why.remedy, in_spark_log=True)
+    problem = f"Spark's work{_told(places)} failed: {what}"
+    return ComputationFailed(problem, remedy=remedy, in_spark_log=False)
 
 
 def _told(places: Sequence[Place]) -> str:

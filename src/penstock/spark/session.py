@@ -25,6 +25,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
+from penstock.changelog.identity import FILE as LOG_FILE
+from penstock.changelog.storage import LocalStorage
 from penstock.errors import ComputationFailed, PenstockError, PipelineError
 from penstock.interrupts import Interrupts
 from penstock.spark.class_archive import use_archive
@@ -43,6 +45,9 @@ _GONE_S = 1.0
 # The name of a socket may have 107 characters, of which Spark's own part is about 45.
 _MAX_SOCKET_DIR = 60
 _POLL_S = 0.05
+# The end of Spark's log after a failure, in the folder of the change log. The next one replaces it.
+KEPT = "spark-errors.log"
+_KEPT_BYTES = 256 * 1024
 # Set for a program whose JVM is there already.
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 # Where people put options of their own for Java.
@@ -75,6 +80,8 @@ class SparkEnded(PipelineError):
     """Spark's process is gone in the midst of its work; `exit_code` as Python tells it, `said` is
     all that the process said. Of that only Java's own last word is shown: Spark's quote values.
     """
+
+    in_spark_log = True
 
     def __init__(self, exit_code: int, said: str) -> None:
         how = f"with exit code {exit_code}"
@@ -113,11 +120,15 @@ def throwaway_session(
     *,
     master: str = _HERE,
     small_batches: bool = False,
+    log: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Spark in a JVM that is killed at the end; what Spark says is shown only if it fails.
 
     Everything that Spark writes goes into `directory`, which the caller removes afterwards. An
     interrupt is heeded while Spark starts.
+
+    `log`: the folder of a change log, where the end of Spark's log is kept if it fails at work.
+    That quotes values of rows, as the change log does.
     """
     directory.mkdir()
     said = directory / "spark.log"
@@ -149,12 +160,35 @@ def throwaway_session(
         try:
             yield session
         except Exception as error:
-            # First, for what is raised then depends on what Spark was just asked.
-            if _may_be_spark_s(error) and (exit_code := _exit_code(jvm)) is not None:
-                raise SparkEnded(exit_code, said.read_text(errors="replace")) from error
-            if isinstance(error, OF_SPARK):
-                raise failed(error, ()) from error
-            raise
+            failure = _explained(error, jvm, said)
+            if isinstance(failure, ComputationFailed | SparkEnded) and failure.in_spark_log:
+                failure.remedy += _kept(said, log)
+            if failure is error:
+                raise
+            raise failure from error
+
+
+def _explained(error: Exception, jvm: subprocess.Popen[bytes], said: Path) -> Exception:
+    # First, for what is raised then depends on what Spark was just asked.
+    if _may_be_spark_s(error) and (exit_code := _exit_code(jvm)) is not None:
+        return SparkEnded(exit_code, said.read_text(errors="replace"))
+    if isinstance(error, OF_SPARK):
+        return failed(error, ())
+    return error
+
+
+def _kept(said: Path, log: Path | None) -> str:
+    """Keep the end of what Spark said beside the change log; returns a sentence that names it."""
+    if log is None or not (log / LOG_FILE).exists():
+        return ""
+    with said.open("rb") as file:
+        file.seek(max(0, said.stat().st_size - _KEPT_BYTES))
+        end = file.read(_KEPT_BYTES)
+    try:
+        LocalStorage(log).replace(KEPT, end)
+    except (OSError, PenstockError):
+        return ""  # the disk may be full, which is why it failed
+    return f". The end of Spark's log, which may quote rows, is kept in {log / KEPT}"
 
 
 def _signal_name(number: int) -> str:

@@ -68,3 +68,18 @@ def test_all_conditions_of_a_message_are_told() -> None:  # M7.3
     assert problem.endswith(
         "failed: STREAM_FAILED, INVALID_PARAMETER_VALUE.ZERO_INDEX, CANNOT_CONVERT_TYPE"
     )
+
+
+def test_what_failed_in_spark_itself_has_its_cause_in_the_error() -> None:  # M7.3
+    said = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker exited "
+        "unexpectedly (crashed), at the value 'secret'"
+    )
+    error = failed(PySparkException(said), (DAY,))
+    assert error.problem == (
+        "Spark's work failed: a Python process of Spark's died, most often because the machine's "
+        "memory was short (STREAM_FAILED)"
+    )
+    assert "SPARK_DRIVER_MEMORY" in error.remedy
+    assert error.in_spark_log
+    assert not failed(PySparkException(CAST), (DAY,)).in_spark_log
