@@ -9,7 +9,13 @@ import typer
 from penstock import config as configuration
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import ConfigInvalidValue, NotSeeded, NotVerifiable, PenstockError
+from penstock.errors import (
+    AggregateStopped,
+    ConfigInvalidValue,
+    NotSeeded,
+    NotVerifiable,
+    PenstockError,
+)
 from penstock.logs import configure_logs
 from penstock.ops.tools import read_tools, require_tools
 from penstock.terminal import (
@@ -82,11 +88,13 @@ def verify(
 ) -> None:
     """Compare aggregates with the source, exactly and while everything goes on.
 
-    Exit code 0: no difference, or all are corrected, 1: differences, which are listed.
+    Exit code 0: no difference, or all are corrected, 1: differences, which are listed, 2: an
+    aggregate has stopped, so that it cannot be compared.
     """
     with errors_as_json(as_json):
         loaded = configuration.load(config)
         found = []
+        stopped = []
         from penstock.pipelines.running import spark_when_needed
         from penstock.pipelines.verifying import as_dict
         from penstock.pipelines.verifying import verify as run_verify
@@ -110,12 +118,21 @@ def verify(
                         raise
                     stderr.print(f"{error.problem}: left out", markup=False)
                     continue
+                except AggregateStopped as error:
+                    # The others are verified first.
+                    stopped.append(error)
+                    continue
                 found.append(result)
                 if not as_json:
                     _show(result)
     if as_json:
         told = [error_as_dict(each) for each in warnings]
-        print_json({"aggregates": [as_dict(each) for each in found], "warnings": told})
+        others = {"warnings": told, "stopped": [error_as_dict(each) for each in stopped]}
+        print_json({"aggregates": [as_dict(each) for each in found], **others})
+    for other in stopped[1:]:
+        warn(other)
+    if stopped:
+        raise stopped[0]
     left = any(each.differences and not each.repaired for each in found)
     raise typer.Exit(1 if left else 0)
 

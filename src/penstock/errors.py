@@ -589,6 +589,9 @@ class InputUnfit(PipelineError):
     summed.
     """
 
+    table: TableName | None = None
+    column: str = ""
+
 
 class OldValuesMissing(PipelineError):
     """The replica identity leaves out old values that an aggregate must subtract."""
@@ -602,12 +605,21 @@ class OldValuesMissing(PipelineError):
     skipped: bool
 
 
+class AggregateStopped(PipelineError):
+    """An aggregate has stopped until it is seeded again; `code` says why."""
+
+    aggregate: str
+    code: str
+
+
 class QueryStopped(PipelineError):
     """Somebody else has stopped a job's query."""
 
 
 class PartitionDiffers(PipelineError):
     """A partition's replica identity holds less than its root's, which the stream does not tell."""
+
+    roots: tuple[TableName, ...]
 
 
 class TargetClash(PipelineError):

@@ -24,7 +24,6 @@ from penstock.errors import (
     NotSeeded,
     PipelineFenced,
     ProgressGap,
-    TableTruncated,
 )
 from penstock.lsn import Lsn
 from penstock.pipelines import grouped_by_spark, writing
@@ -63,7 +62,7 @@ def test_one_pass_serves_three_targets_and_equals_group_by_through_seeding_and_r
                 # It is seeded under load.
                 work.work(30)
                 caught_up(prepared, running)
-                keys = running.job._bound[0].summed.keys
+                keys = running.job._followed[0].bound.summed.keys
                 assert [each.name for each in keys if each.by_minute] == ["created_at"]
                 for target in TARGETS:
                     assert differences(connection, target) == 0
@@ -351,23 +350,6 @@ def test_a_key_that_the_target_refuses_waits_while_the_rest_goes_on(
             within_s=90,
         )
         assert differences(connection, "ft_service_stats") == 0
-
-
-def test_a_truncate_stops_the_job_with_the_remedy(
-    prepared: Database, tmp_path: Path, spark: SparkSession
-) -> None:  # M4.6
-    config = notify_config(prepared, tmp_path / "log", PLAIN)
-    with prepared.connect() as connection, captured(config):
-        with job(config, spark) as running:
-            Notifications(connection).insert(5)
-            caught_up(prepared, running)
-            prepared.run("TRUNCATE notifications")
-            error = running.failed()
-        assert isinstance(error, TableTruncated)
-        assert "public.notifications was truncated" in error.problem
-        assert error.remedy == "Run: penstock reset service_stats"
-        seed(config, config.aggregate[0], lambda: spark)
-        assert prepared.value("SELECT count(*) FROM ft_service_stats") == 0
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from penstock.decode.definition import Definition
 from penstock.decode.images import images
 from penstock.decode.minutes import minutes
 from penstock.decode.octets import Octets, Positions
+from penstock.decode.stops import Stop, StopCode
 from penstock.decode.tuples import TEXT
 from penstock.decode.types import MAX_PRECISION, Kind, ValueType
-from penstock.errors import SchemaMismatch, TableTruncated
+from penstock.errors import SchemaMismatch
 from penstock.lsn import Lsn
 from penstock.names import TableName
 
@@ -33,8 +34,11 @@ from penstock.names import TableName
 AGGREGATE, ROWS, NOTE = "_aggregate", "_rows", "_note"
 # Of the note that says which range a batch covers.
 NO_AGGREGATE = -1
-# The note that tells how many changes counted; every other one is a reason why some did not.
+# The note that tells how many changes counted; every other one is a reason why some did not, or a
+# stop.
 COUNTED = "counted"
+# How the note of a stop begins, before its JSON. Reasons begin with a table or an operation.
+STOPPED = "stop "
 # How the reason ends that is a value and not the WAL.
 CANNOT_HOLD = "that Spark cannot hold"
 # Little memory, and long beside what a run has.
@@ -182,6 +186,7 @@ class Deltas:
         ordinal: int,
         wanted: Summed,
     ) -> Iterator[pa.Table]:
+        """Sums and notes of one aggregate; after a note that stops it, its sums mean nothing."""
         notes: Counter[str] = Counter()
         is_new = run.commit_lsn > wanted.applied_lsn
         for number, source in enumerate(wanted.sources):
@@ -191,25 +196,23 @@ class Deltas:
                 if definitions[which].table == source.table and is_new[message]
             ]
             if source.rules and emptied:
-                raise truncated(run, emptied[0], source.table, wanted.name)
+                yield _notes(ordinal, {_stopped(_truncated(run, emptied[0], source.table)): 1})
+                return
             for which, definition in enumerate(definitions):
                 index = np.flatnonzero(is_new & (run.definition == which))
                 if definition.table != source.table or not len(index):
                     continue
                 place = (ordinal, number, run.definitions[which])
                 plan = self._plans.setdefault(place, _Plan(definition, wanted, source))
+                if (stop := plan.stop(run, index)) is not None:
+                    yield _notes(ordinal, {_stopped(stop): 1})
+                    return
                 counted, table = plan.summed(octets, run, index)
                 notes.update(counted.skipped)
                 notes[COUNTED] += counted.changes
                 yield table.append_column(AGGREGATE, _repeat(ordinal, len(table)))
         if noted := {note: count for note, count in notes.items() if count}:
-            yield pa.table(
-                {
-                    AGGREGATE: _repeat(ordinal, len(noted)),
-                    ROWS: pa.array(list(noted.values()), pa.int64()),
-                    NOTE: list(noted),
-                }
-            )
+            yield _notes(ordinal, noted)
 
 
 class _Plan:
@@ -232,7 +235,6 @@ class _Plan:
         return tuple(place for place in places if place is not None)
 
     def summed(self, octets: Octets, run: Run, index: np.ndarray) -> tuple[Counted, pa.Table]:
-        self._check(run, index)
         places = {place for need in self._needed for place in need.places}
         found = images(octets, run, index, self._definition.relation, places, preimages=True)
         counted = classify(found, self._needed, self._source.rules, str(self._source.table))
@@ -242,29 +244,30 @@ class _Plan:
         summed = _summed_up(self._wanted, arrays, pa.array(counted.sign), good)
         return told_once(counted, reasons), summed
 
-    def _check(self, run: Run, index: np.ndarray) -> None:
-        """As for a reader of the table: what came later is unknown, what is gone is an error."""
+    def stop(self, run: Run, index: np.ndarray) -> Stop | None:
+        """Why these changes cannot be counted. A column that came later is no reason: its changes
+        are skipped.
+        """
         if not self._source.rules:
-            return  # nothing of it is read
+            return None  # nothing of it is read
+        lsns = run.commit_lsn[index]
         for each, need in zip(self._wanted.inputs, self._needed, strict=True):
-            lsns = run.commit_lsn[index]
             for place in need.places:
                 given = self._definition.types[place]
                 if not each.kind.holds(given):
-                    name = self._definition.relation.columns[place].name
-                    raise self._mismatch(f"is {given} and not {each.kind}", name, lsns[0])
+                    return self._stop(
+                        StopCode.COLUMN_RETYPED,
+                        self._definition.relation.columns[place].name,
+                        lsns[0],
+                        was=str(each.kind),
+                        now=str(given),
+                    )
             if not need.places and (newer := lsns > self._source.after_lsn).any():
-                raise self._mismatch("is gone: dropped or renamed", need.name, lsns[newer][0])
+                return self._stop(StopCode.COLUMN_GONE, need.name, lsns[newer][0])
+        return None
 
-    def _mismatch(self, what: str, name: str, lsn: np.uint64) -> SchemaMismatch:
-        return SchemaMismatch(
-            f"column {name} of {self._source.table} {what} in the change that commits at "
-            f"{Lsn(int(lsn))}",
-            remedy=f"Correct aggregate {self._wanted.name}, then: penstock reset "
-            f"{self._wanted.name}",
-            lsn=Lsn(int(lsn)),
-            column=name,
-        )
+    def _stop(self, code: StopCode, column: str, lsn: np.uint64, **facts: str) -> Stop:
+        return Stop(code, str(self._source.table), column, str(Lsn(int(lsn))), **facts)
 
     def _arrays(
         self, octets: Octets, counted: Counted
@@ -362,12 +365,21 @@ def _with(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, values)
 
 
-def truncated(run: Run, message: int, table: TableName, aggregate: str) -> TableTruncated:
-    lsn = Lsn(int(run.commit_lsn[message]))
-    return TableTruncated(
-        f"{table} was truncated at {lsn}, and aggregate {aggregate} counts its rows",
-        remedy=f"Run: penstock reset {aggregate}",
-        lsn=lsn,
+def _truncated(run: Run, message: int, table: TableName) -> Stop:
+    return Stop(StopCode.TRUNCATED, str(table), lsn=str(Lsn(int(run.commit_lsn[message]))))
+
+
+def _stopped(stop: Stop) -> str:
+    return f"{STOPPED}{stop.to_json()}"
+
+
+def _notes(ordinal: int, noted: Mapping[str, int]) -> pa.Table:
+    return pa.table(
+        {
+            AGGREGATE: _repeat(ordinal, len(noted)),
+            ROWS: pa.array(list(noted.values()), pa.int64()),
+            NOTE: list(noted),
+        }
     )
 
 

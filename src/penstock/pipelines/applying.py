@@ -21,9 +21,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from penstock.decode.stops import Stop
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
-from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json
+from penstock.pipelines.bookkeeping import Progress, read_progress, skipped_json, write_stop
 from penstock.pipelines.deciding import Covered, Decision, decide
 from penstock.pipelines.keys import as_held
 from penstock.pipelines.merging import TargetTable, arrays_sql, merge_sql
@@ -59,6 +60,8 @@ class Batch:
     skipped: Counter[str] = field(default_factory=Counter)
     # What is too large to come here.
     staged: Staged | None = None
+    # Why nothing of the range can be applied, if so.
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Applied:
     below_zero: int = 0
     # Where the targets are now, if it was applied; before the batch's end, if that was far away.
     end: Lsn = field(default=ZERO, compare=False)
+    # Why the aggregate applies nothing more until it is seeded again.
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ def apply(
     Or before it: `read_again` may take the beginning of a long range only, and says where it ends.
     """
     with connection.transaction():
-        progress = _locked_progress(connection, aggregate.name)
+        progress = locked_progress(connection, aggregate.name)
         decision = decide(
             covered,
             progress,
@@ -119,6 +124,9 @@ def apply(
             batch, end = read_again(missed)
         else:
             batch, end = compute(), covered.end
+        if batch.stop is not None:
+            write_stop(connection, aggregate.name, batch.stop)
+            return Applied("stop", end=progress.applied_lsn, stop=batch.stop)
         parked, below_zero = add_batch(connection, aggregate, batch)
         skipped = Counter(progress.skipped)
         skipped.update(batch.skipped)
@@ -137,7 +145,7 @@ def retry(connection: psycopg.Connection[Any], aggregate: Aggregate, log_id: str
     """Try what the targets refused and is due, if the next batch could be applied now."""
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = {_RETRY_WAIT_S * 1000:.0f}".encode())
-        progress = _locked_progress(connection, aggregate.name)
+        progress = locked_progress(connection, aggregate.name)
         at = progress.applied_lsn if progress else ZERO
         decision = decide(
             Covered(log_id, at, Lsn(at + 1)),
@@ -159,7 +167,8 @@ def retry(connection: psycopg.Connection[Any], aggregate: Aggregate, log_id: str
     return Applied(decision, parked=parked, below_zero=below_zero)
 
 
-def _locked_progress(connection: psycopg.Connection[Any], name: str) -> Progress | None:
+def locked_progress(connection: psycopg.Connection[Any], name: str) -> Progress | None:
+    """An aggregate's progress, which nobody else moves until the transaction ends."""
     seen = read_progress(connection, name)
     # Not to wait for a seeding that writes its rows: its position is told when it is done.
     if seen is not None and seen.state == "seeding":

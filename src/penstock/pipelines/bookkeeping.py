@@ -15,6 +15,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.rows import class_row
 
+from penstock.decode.stops import Stop
 from penstock.errors import TargetClash
 from penstock.lsn import Lsn
 from penstock.names import TableName
@@ -68,6 +69,14 @@ CREATE TABLE penstock.targets (
     target text PRIMARY KEY,
     -- The one that keeps it: two would add their changes to each other's counts.
     aggregate text NOT NULL REFERENCES penstock.progress ON DELETE CASCADE
+)""",
+    "stops": """
+CREATE TABLE penstock.stops (
+    -- It applies nothing until it is seeded again.
+    aggregate text PRIMARY KEY REFERENCES penstock.progress ON DELETE CASCADE,
+    -- Why: a code, and facts such as the table and the column.
+    stop jsonb NOT NULL,
+    stopped_at timestamptz NOT NULL DEFAULT now()
 )""",
     # What it held before a crash nobody needs: the sums are computed again.
     "staged": """
@@ -129,6 +138,35 @@ def read_progress(
     sql = _PROGRESS + (" FOR UPDATE" if lock else "")
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
         return cursor.execute(sql.encode(), [aggregate]).fetchone()
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """An aggregate that waits for a reset."""
+
+    stop: Stop
+    # As text.
+    since: str
+
+
+def read_stop(connection: psycopg.Connection[Any], aggregate: str) -> Stopped | None:
+    row = connection.execute(
+        "SELECT stop::text, stopped_at::text FROM penstock.stops WHERE aggregate = %s", [aggregate]
+    ).fetchone()
+    return None if row is None else Stopped(Stop.from_json(row[0]), row[1])
+
+
+def write_stop(connection: psycopg.Connection[Any], aggregate: str, stop: Stop) -> None:
+    """The first reason stays: what came later may follow from it."""
+    connection.execute(
+        "INSERT INTO penstock.stops (aggregate, stop) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+        [aggregate, stop.to_json()],
+    )
+
+
+def clear_stop(connection: psycopg.Connection[Any], aggregate: str) -> None:
+    """For one that is seeded, in the same transaction."""
+    connection.execute("DELETE FROM penstock.stops WHERE aggregate = %s", [aggregate])
 
 
 def keep(connection: psycopg.Connection[Any], aggregate: str, tables: Sequence[TableName]) -> None:

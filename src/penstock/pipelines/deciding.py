@@ -13,8 +13,8 @@ from penstock.lsn import ZERO, Lsn
 from penstock.pipelines.bookkeeping import Progress
 
 # The batch's own deltas are right; they must be read anew, from P; nothing is to be done; nothing
-# can be done before it is seeded.
-Decision = Literal["apply", "read", "skip", "wait"]
+# can be done before it is seeded. An aggregate that is to be applied may stop instead.
+Decision = Literal["apply", "read", "skip", "wait", "stop"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from pyspark.sql import functions as f
 
 from penstock.changelog.runs import BatchRange
 from penstock.declarations import AggregateConfig
-from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, sum_name
+from penstock.decode.deltas import AGGREGATE, COUNTED, NO_AGGREGATE, NOTE, ROWS, STOPPED, sum_name
+from penstock.decode.stops import Stop
 from penstock.errors import ComputationFailed
 from penstock.expressions import in_brackets, quoted, renamed
 from penstock.lsn import Lsn
@@ -90,8 +91,14 @@ def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
     is_note = pc.is_valid(ours[NOTE])
     noted = ours.filter(is_note)
     notes: Counter[str] = Counter()
+    stops = []
     for note, count in zip(noted[NOTE].to_pylist(), noted[ROWS].to_pylist(), strict=True):
-        notes[note] += count
+        if note.startswith(STOPPED):
+            stops.append(Stop.from_json(note.removeprefix(STOPPED)))
+        else:
+            notes[note] += count
+    if stops:
+        return Batch(_no_sums(bound.config), stop=min(stops, key=lambda stop: stop.order))
     changes = notes.pop(COUNTED, 0)
     rows = ours.filter(pc.invert(is_note))
     dimensions = {
@@ -99,6 +106,12 @@ def batch_of(result: pa.Table, bound: Bound, ordinal: int) -> Batch:
         for number, name in enumerate(bound.config.dimensions)
     }
     return Batch(pa.table(dimensions | measures_of(rows, bound)), changes, notes)
+
+
+def _no_sums(config: AggregateConfig) -> pa.Table:
+    """What leads up to a stop is not applied, and need not be read."""
+    dimensions = {name: pa.array([], pa.string()) for name in config.dimensions}
+    return pa.table(dimensions | {name: pa.array([], pa.int64()) for name in config.measures})
 
 
 def dimension_text(bound: Bound, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +28,11 @@ from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
 from penstock.errors import (
     LogError,
+    LogRetired,
     NotSeeded,
     PenstockError,
+    PipelineFenced,
+    ProgressGap,
     QueryStopped,
     SeedingUnderWay,
     SourceError,
@@ -46,10 +50,10 @@ from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
-from penstock.pipelines.sources import read_sources
+from penstock.pipelines.sources import Sources, Unfit, read_sources
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
-from penstock.pipelines.target_tables import usable
+from penstock.pipelines.target_tables import unusable
 from penstock.pipelines.writing import Writer
 from penstock.postgres.cancelling import Cancelled
 from penstock.scratch import scratch_folder
@@ -71,8 +75,23 @@ _AWAY_LOOK_S = 0.1
 # is left out then is not seen.
 _SOURCES_EVERY_S = 30.0
 _FEW_SHARES = 3
+# An aggregate in trouble is looked at again after so long, and then less often: to take it in, the
+# query of the others begins anew.
+_TRY_FIRST_S = 5.0
+_TRY_LATEST_S = 300.0
+_SOURCE_AWAY_S = 1.0
+# Of an aggregate that is not followed.
+_TELL_EVERY_S = 600.0
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
 _AT_ONCE = Limit(256 * 2**20)
+
+
+def _concerns_all(error: PenstockError) -> bool:
+    """Another job has the aggregates, or the log cannot be read. After a gap the job begins anew
+    where the targets are.
+    """
+    of_all = isinstance(error, PipelineFenced | ProgressGap | LogError)
+    return of_all and not isinstance(error, LogRetired)
 
 
 class _Stopped(Exception):
@@ -89,41 +108,62 @@ class _Result:
     on_executors: DataFrame | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """An aggregate whose sums the query computes. Its number there is its place in the list."""
+
+    writer: Writer
+    bound: Bound
+
+
 def require_ready(config: Config) -> None:
-    """Whether the job can begin, as far as databases and the log tell: before Spark is started,
-    which takes all cores for many seconds.
+    """Raises what keeps every aggregate from being followed, as far as databases and the log tell:
+    before Spark is started, which takes all cores for many seconds.
+
+    Not while one waits for a reset, or will because its sources lost changes: the job waits too.
     """
-    _, writers = _declared(config, LogReader(config.log.path), threading.Event())
-    for writer in writers:
+    log = LogReader(config.log.path)
+    sources = read_sources(config)
+    troubles = [
+        _trouble(writer, sources, log) for writer in _writers(config, log, threading.Event())
+    ]
+    for error in troubles:
+        if error is not None and None not in troubles:
+            raise error
+
+
+def _trouble(writer: Writer, sources: Sources, log: LogReader) -> Exception | None:
+    """Why an aggregate cannot be followed; None: it can, or it waits for a reset, or will."""
+    try:
+        writer.tables = sources.tables
+        has_begun = writer.has_begun()
+        if writer.stop is not None:
+            return None
+        if (unfit := sources.unfit.get(writer.name)) is not None:
+            return None if has_begun else unfit.error
+        bind(writer.config, types_of(sources.tables), log.end().lsn)
         writer.check()
-    _require_one(writers)
+    except PenstockError as error:
+        if _concerns_all(error):
+            raise
+        return error
+    return _of_target(writer)
 
 
-def _declared(
-    config: Config, log: LogReader, stopping: threading.Event
-) -> tuple[list[Bound], list[Writer]]:
-    """All aggregates, as the source's tables are now, and who will write them."""
+def _of_target(writer: Writer) -> Exception | None:
+    """Why a target is away."""
+    if isinstance(writer.away, psycopg.Error):
+        return unusable(writer.name, writer.away)
+    return writer.away
+
+
+def _writers(config: Config, log: LogReader, stopping: threading.Event) -> list[Writer]:
     if not config.aggregate:
         raise NotSeeded(
             "no aggregate is declared", remedy="Add an [[aggregate]] to the configuration"
         )
-    known_up_to = log.end().lsn
-    facts = read_sources(config)
-    bound = [bind(each, types_of(facts), known_up_to) for each in config.aggregate]
     default = config.source.conninfo
-    writers = [
-        Writer(each, each.conninfo(default), facts, log, stopping) for each in config.aggregate
-    ]
-    return bound, writers
-
-
-def _require_one(writers: Sequence[Writer]) -> None:
-    """While all targets are away there is nothing to do."""
-    away = {writer.name: writer.away for writer in writers if writer.away}
-    if len(away) == len(writers):
-        name, error = next(iter(away.items()))
-        with usable(name):
-            raise error
+    return [Writer(each, each.conninfo(default), {}, log, stopping) for each in config.aggregate]
 
 
 def _tell_grouping(aggregate: str, at: Grouping) -> None:
@@ -132,7 +172,11 @@ def _tell_grouping(aggregate: str, at: Grouping) -> None:
 
 
 class Job:
-    """Runs until it is stopped or something is wrong that will not pass."""
+    """Runs until it is stopped or something is wrong that concerns all aggregates.
+
+    What is wrong with one aggregate is its own (M5.8): it stops, and the others go on. It comes
+    back after a reset, or when what was wrong is corrected: then the query begins again with it.
+    """
 
     def __init__(self, config: Config, spark: SparkSession) -> None:
         self._config = config
@@ -142,7 +186,18 @@ class Job:
         self._stopping = threading.Event()
         self._failure: Exception | None = None
         self._writers: list[Writer] = []
-        self._bound: list[Bound] = []
+        # Of all aggregates that the query sums up.
+        self._followed: list[_Followed] = []
+        # By aggregate, as it was last found to be computable.
+        self._bound: dict[str, Bound] = {}
+        # Set when an aggregate may come back.
+        self._again = threading.Event()
+        # When to look again at an aggregate that is in trouble.
+        self._retries: dict[str, tuple[float, Backoff]] = {}
+        # Which stop or trouble was logged, and when it is logged again.
+        self._logged: dict[str, tuple[str, float]] = {}
+        # Of the query: a batch of an earlier one is nothing to apply.
+        self._round = 0
         # Where it began, the end of the last batch, and from where on Spark plans the next.
         self._start = self._reached = self._planned = Lsn(0)
         # At the end of the last batch or before.
@@ -156,15 +211,16 @@ class Job:
     def behind(self) -> dict[str, Behind] | None:
         """Return the aggregates that have not applied the whole log; None before it follows.
 
-        One that is still to be seeded is not among them: its snapshot may be beyond the log.
+        One that is still to be seeded is not among them: its snapshot may be beyond the log. Nor is
+        one that has stopped, or is in trouble.
         """
-        if not self._follows:
+        if not self._follows and (not self._writers or any(w.follows for w in self._writers)):
             return None
         end = self._log.end().lsn
         return {
             writer.name: Behind(writer.applied_lsn, writer.away is not None)
             for writer in self._writers
-            if not writer.needs_seed and writer.applied_lsn < end
+            if writer.follows and not writer.needs_seed and writer.applied_lsn < end
         }
 
     def run(self) -> None:
@@ -172,15 +228,25 @@ class Job:
         with ExitStack() as stack:
             self._tell_left()
             self._prepare(stack)
+            self._plan(read_sources(self._config))
             stack.enter_context(self._beside(self._seed_all, "seeding"))
             stack.enter_context(self._beside(self._retry_all, "retrying"))
             stack.enter_context(self._beside(self._watch_sources, "watching"))
-            query = stack.enter_context(self._following())
-            while not self._stopping.wait(_LOOK_EVERY_S):
+            while not self._stopping.is_set():
+                self._follow()
+                if not self._stopping.is_set():
+                    self._plan_again()
+
+    def _follow(self) -> None:
+        """With those that can be followed, until one comes back."""
+        with ExitStack() as stack:
+            query = stack.enter_context(self._following()) if self._followed else None
+            while not (self._stopping.wait(_LOOK_EVERY_S) or self._again.is_set()):
                 try:
                     self._check(query)
-                    for writer in self._writers:
-                        writer.register(self._planned)
+                    for each in self._followed:
+                        with self._its_own(each.writer):
+                            each.writer.register(self._planned)
                 except PenstockError as error:
                     # Now, for a seeding that is under way is waited for. What to do is told then.
                     _LOG.error("stopping", reason=error.problem)
@@ -201,23 +267,130 @@ class Job:
         # Only large batches are shuffled.
         cores = self._spark.sparkContext.defaultParallelism
         self._spark.conf.set("spark.sql.shuffle.partitions", str(cores))
-        self._bound, self._writers = _declared(self._config, self._log, self._stopping)
-        # With many of them it takes a while.
-        _LOG.info("checking expressions", aggregates=len(self._bound))
-        require_computable(self._spark, self._bound, self._config.source.conninfo)
-        self._bound = [by_minute(each, self._spark) for each in self._bound]
+        self._writers = _writers(self._config, self._log, self._stopping)
         for writer in self._writers:
-            stack.enter_context(writer)
-        _require_one(self._writers)
+            stack.callback(writer.close)
+        # With many of them it takes a while.
+        _LOG.info("checking expressions", aggregates=len(self._writers))
+
+    def _plan(self, sources: Sources) -> None:
+        """Which aggregates are followed, and from where on."""
+        found = [
+            _Followed(writer, bound)
+            for writer in self._writers
+            if (bound := self._ready(writer, sources)) is not None
+        ]
+        self._require_some()
         # What is applied, or will be seeded, need not be summed. Should a position go back all the
         # same, as when a reset fails, the log is read again.
         end = self._start = self._log.end().lsn
-        for number, writer in enumerate(self._writers):
-            if writer.away:
-                continue  # it comes in where it is
+        self._followed = []
+        for each in found:
+            writer = each.writer
             begins = end if writer.needs_seed else writer.applied_lsn
-            self._bound[number] = self._bound[number].after(begins)
-            self._start = min(self._start, begins)
+            if not writer.away:  # else it comes in where it is
+                each = _Followed(writer, each.bound.after(begins))
+            self._followed.append(each)
+            # Nor do others wait for one that comes back and is far behind.
+            if not (writer.away or writer.is_behind):
+                self._start = min(self._start, begins)
+        if not self._followed:
+            _LOG.warning("waiting for a reset", aggregates=[each.name for each in self._writers])
+
+    def _plan_again(self) -> None:
+        self._again.clear()
+        while not self._stopping.is_set():
+            try:
+                sources = read_sources(self._config)
+            except SourceError as error:
+                if not may_pass(error):
+                    raise
+                self._stopping.wait(_SOURCE_AWAY_S)
+            else:
+                self._plan(sources)
+                return
+
+    def _ready(self, writer: Writer, sources: Sources) -> Bound | None:
+        """What is asked of the log for an aggregate; None: it has stopped or is in trouble."""
+        writer.trouble = None
+        writer.tables = sources.tables
+        bound = None
+        with self._its_own(writer):
+            has_begun = writer.has_begun()
+            unfit = sources.unfit.get(writer.name)
+            if unfit is not None and not self._has_stopped(writer):
+                self._refuse(writer, unfit)
+            elif has_begun:
+                writer.claim()
+            if self._has_stopped(writer) or writer.trouble is not None:
+                return None
+            bound = bind(writer.config, types_of(sources.tables), self._log.end().lsn)
+            bound = self._computable(bound)
+            writer.claim()
+        return bound if writer.follows else None
+
+    def _computable(self, bound: Bound) -> Bound:
+        """Raises what Spark refuses, unless it has looked at the same before."""
+        name = bound.config.name
+        known = self._bound.get(name)
+        if known is None or known.given != bound.given:
+            require_computable(self._spark, [bound], self._config.source.conninfo)
+            self._bound[name] = bound
+        return by_minute(bound, self._spark)
+
+    def _refuse(self, writer: Writer, unfit: Unfit) -> None:
+        """Changes of its sources do not reach the log: one that has begun needs a reset."""
+        if writer.away or writer.has_begun():
+            writer.stop_for(unfit.stop)
+        if writer.stop is not None:
+            self._tell_stop(writer, unfit.error)
+        else:
+            self._fails(writer, unfit.error)
+
+    @contextmanager
+    def _its_own(self, writer: Writer) -> Iterator[None]:
+        """What goes wrong with one aggregate alone does not stop the others."""
+        try:
+            yield
+        except PenstockError as error:
+            if _concerns_all(error):
+                raise
+            self._fails(writer, error)
+
+    def _fails(self, writer: Writer, error: PenstockError) -> None:
+        """It is looked at again after a while, which grows."""
+        writer.fail(error)
+        _, backoff = self._retries.get(writer.name, (0.0, Backoff(_TRY_FIRST_S, _TRY_LATEST_S)))
+        self._retries[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
+        self._tell(writer, "aggregate not followed", error, error.problem)
+
+    def _has_stopped(self, writer: Writer) -> bool:
+        """Whether it waits for a reset, which is logged."""
+        if writer.stop is not None:
+            self._tell_stop(writer)
+        return writer.stop is not None
+
+    def _tell_stop(self, writer: Writer, error: PenstockError | None = None) -> None:
+        """`error`: what it was found by, which says more than the code that is kept."""
+        assert writer.stop is not None  # noqa: S101 - told only then
+        error = error or writer.stop.error(writer.name)
+        self._tell(writer, "aggregate stopped", error, writer.stop.code)
+
+    def _tell(self, writer: Writer, event: str, error: PenstockError, reason: str) -> None:
+        """Once, and again from time to time while the reason lasts."""
+        now = time.monotonic()
+        before, due = self._logged.get(writer.name, ("", 0.0))
+        if reason != before or now >= due:
+            self._logged[writer.name] = (reason, now + _TELL_EVERY_S)
+            since = {"since": writer.stopped_since} if writer.stopped_since else {}
+            told = {"problem": error.problem, "remedy": error.remedy, **since}
+            _LOG.error(event, aggregate=writer.name, **told)
+
+    def _require_some(self) -> None:
+        """Raises what is wrong if no aggregate can be followed, and none waits for a reset."""
+        troubles = [writer.trouble or _of_target(writer) for writer in self._writers]
+        if all(troubles) and not any(writer.stop for writer in self._writers):
+            raise next(error for error in troubles if error is not None)
 
     @contextmanager
     def _beside(self, work: Callable[[], None], name: str) -> Iterator[None]:
@@ -247,10 +420,11 @@ class Job:
         while not self._stopping.wait(_LOOK_EVERY_S):
             for writer in self._writers:
                 at, backoff = due[writer.name]
-                if not writer.needs_seed or time.monotonic() < at:
+                if not writer.needs_seed or writer.trouble or time.monotonic() < at:
                     continue
-                if not self._is_seeded(writer):
-                    due[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
+                with self._its_own(writer):
+                    if not self._is_seeded(writer):
+                        due[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
 
     def _retry_all(self) -> None:
         """What targets refused, although no batch comes. Beside all else: one that does not answer
@@ -259,13 +433,49 @@ class Job:
         while not self._stopping.wait(_LOOK_EVERY_S):
             for writer in self._writers:
                 if not self._stopping.is_set():
-                    writer.retry()
+                    with self._its_own(writer):
+                        self._look_at(writer)
+            if not any(writer.follows or writer.stop for writer in self._writers):
+                self._require_some()
+
+    def _look_at(self, writer: Writer) -> None:
+        if writer.stop is not None:
+            if writer.is_back():
+                _LOG.info("aggregate goes on after a reset", aggregate=writer.name)
+                self._logged.pop(writer.name, None)
+                self._again.set()
+            else:
+                self._has_stopped(writer)
+        elif writer.trouble is not None:
+            at, _ = self._retries[writer.name]
+            if time.monotonic() >= at and self._is_well(writer):
+                self._again.set()
+        else:
+            writer.retry()
+
+    def _is_well(self, writer: Writer) -> bool:
+        """Whether one that was in trouble can be followed, as far as can be seen from here."""
+        try:
+            found = _trouble(writer, read_sources(self._config), self._log)
+        except SourceError:
+            return False
+        if isinstance(found, PenstockError):
+            self._fails(writer, found)
+        return found is None
 
     def _watch_sources(self) -> None:
         """What is wrong with the server itself is for capture to tell."""
         while not self._stopping.wait(_SOURCES_EVERY_S):
             with suppress(SourceError):
-                read_sources(self._config)
+                self._look_at_sources()
+
+    def _look_at_sources(self) -> None:
+        sources = read_sources(self._config)
+        for writer in self._writers:
+            unfit = sources.unfit.get(writer.name)
+            if unfit is not None and writer.follows:
+                with self._its_own(writer):
+                    self._refuse(writer, unfit)
 
     def _is_seeded(self, writer: Writer) -> bool:
         """Seed one; false: what is wrong may pass."""
@@ -302,14 +512,19 @@ class Job:
         self._spark.dataSource.register(PenstockDeltas)
         self._reached = self._planned = self._start
         self._seen = self._log.locate(self._start)
+        self._round += 1
+        this_round = self._round
+        bound = [each.bound for each in self._followed]
+
+        def apply(frame: DataFrame, batch_id: int) -> None:
+            if self._round == this_round:
+                self._apply(frame, batch_id)
+
         with scratch_folder() as scratch:
             start = str(self._start)
             query = (
-                computed(
-                    self._deltas(self._spark.readStream, self._bound, startingPosition=start),
-                    self._bound,
-                )
-                .writeStream.foreachBatch(self._apply)
+                computed(self._deltas(self._spark.readStream, bound, startingPosition=start), bound)
+                .writeStream.foreachBatch(apply)
                 .option("checkpointLocation", str(scratch / "checkpoint"))
                 .options(**_ASYNC)
                 .start()
@@ -317,7 +532,8 @@ class Job:
             try:
                 yield query
             finally:
-                self._stopping.set()
+                # A batch that waits for a target is not waited for; what it had is read again.
+                self._round += 1
                 with suppress(Exception):  # it may be gone with its JVM
                     query.stop()
 
@@ -350,7 +566,8 @@ class Job:
                     self._write(_Result(summed))
                     return
             # Its rows may be computed more than once, and must be the same.
-            with reading("as planned"), self._result(frame, self._bound) as result:
+            bound = [each.bound for each in self._followed]
+            with reading("as planned"), self._result(frame, bound) as result:
                 self._write(result)
 
     @contextmanager
@@ -374,7 +591,7 @@ class Job:
         aggregate may make a row of each of its changes, and all of them come to the driver.
         """
         waiting = 0
-        few = _FEW_SHARES * SHARE_BYTES / len(self._writers)
+        few = _FEW_SHARES * SHARE_BYTES / len(self._followed)
         after = replace(self._seen, lsn=self._reached)
         for frames in self._log.headers(after, self._log.end()):
             complete = frames.fields["complete_lsn"]
@@ -404,8 +621,9 @@ class Job:
         batch = covered_by(result.here)
         covered = Covered(self._log_id, batch.after, batch.up_to)
         self._reached, self._planned = batch.up_to, batch.planned
-        left = list(range(len(self._writers)))
-        while left and not self._stopping.is_set():
+        this_round = self._round
+        left = list(range(len(self._followed)))
+        while left and not self._stopping.is_set() and self._round == this_round:
             left = [number for number in left if not self._is_applied(number, result, covered)]
             if left and self._goes_on_without(left, covered.end):
                 return
@@ -416,11 +634,15 @@ class Job:
         """Whether one aggregate is done with a batch; not while its target is away or behind, or it
         is being seeded: it may be the last batch for long, if the log waits for the aggregate.
         """
-        writer = self._writers[number]
-        compute = partial(self._batch, result, number, number)
-        summed_after = Lsn(self._bound[number].summed.applied_lsn)
-        read_again = partial(self._read_again, number)
-        applied = writer.apply(covered, compute, read_again, summed_after)
+        writer, bound = self._followed[number].writer, self._followed[number].bound
+        applied = None
+        if writer.follows:
+            compute = partial(self._batch, result, number, number)
+            read_again = partial(self._read_again, number)
+            with self._its_own(writer):
+                applied = writer.apply(covered, compute, read_again, Lsn(bound.summed.applied_lsn))
+        if self._has_stopped(writer) or not writer.follows:
+            return True
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)
             self._has_applied = True
@@ -428,20 +650,22 @@ class Job:
 
     def _goes_on_without(self, left: Sequence[int], end: Lsn) -> bool:
         """Whether there is more to do, and not only for aggregates whose targets are away."""
-        away = [number for number in left if not self._writers[number].needs_seed]
-        return len(away) < len(self._writers) and self._log.end().lsn > end
+        writers = [each.writer for each in self._followed]
+        away = [number for number in left if not writers[number].needs_seed]
+        following = [writer for writer in writers if writer.follows]
+        return len(away) < len(following) and self._log.end().lsn > end
 
     def _batch(self, result: _Result, number: int, place: int) -> Batch:
         """What a batch adds to one aggregate; from executors to its target, if it is large.
 
         `place`: which of those in the result it is.
         """
-        bound = self._bound[number]
+        bound = self._followed[number].bound
         batch = batch_of(result.here, bound, place)
-        if result.on_executors is None:
+        if result.on_executors is None or batch.stop is not None:
             return batch
         ours = (f.col(AGGREGATE) == place) & f.col(NOTE).isNull()
-        dsn = self._writers[number].dsn
+        dsn = self._followed[number].writer.dsn
         return replace(batch, staged=stage(result.on_executors.where(ours), bound, place, dsn))
 
     def _read_again(self, number: int, covered: Covered) -> tuple[Batch, Lsn]:
@@ -452,7 +676,7 @@ class Job:
         self._log.head_at(covered.end)
         after, up_to = self._log.locate(covered.start), self._log.locate(covered.end)
         end = limited(self._log, after, up_to, _AT_ONCE).lsn
-        alone = [self._bound[number].after(covered.start)]
+        alone = [self._followed[number].bound.after(covered.start)]
         frame = self._deltas(
             self._spark.read,
             alone,
@@ -462,13 +686,17 @@ class Job:
         with self._result(computed(frame, alone), alone) as result:
             return self._batch(result, number, 0), end
 
-    def _check(self, query: StreamingQuery) -> None:
+    def _check(self, query: StreamingQuery | None) -> None:
         if self._failure is not None:
             raise self._failure
+        if query is None:
+            return
         # First, for one that fails has its error before it is no longer active.
         is_active = query.isActive
         if (error := query.exception()) is not None:
-            raise original(error) or failed(error, places(self._bound)) from error
+            raise original(error) or failed(
+                error, places([each.bound for each in self._followed])
+            ) from error
         if not is_active:
             raise QueryStopped(
                 "the query was stopped by somebody who uses the same Spark session",

@@ -27,7 +27,18 @@ from penstock.spark.errors import computing
 def log_deltas(
     log: LogReader, bound: Bound, start: Lsn, end: Lsn, spark: Callable[[], SparkSession]
 ) -> Batch:
-    """Of (start, end]; raises `LogRetired` if the log does not hold all of it any more."""
+    """Of (start, end]; raises `LogRetired` if the log does not hold all of it any more, and
+    `AggregateStopped` for changes that the aggregate cannot count.
+    """
+    batch = _log_deltas(log, bound, start, end, spark)
+    if batch.stop is not None:
+        raise batch.stop.error(bound.config.name)
+    return batch
+
+
+def _log_deltas(
+    log: LogReader, bound: Bound, start: Lsn, end: Lsn, spark: Callable[[], SparkSession]
+) -> Batch:
     wanted = WantedDeltas((bound.summed,))
     if bound.config.all_plain:
         decoder = Deltas(wanted)

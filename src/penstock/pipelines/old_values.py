@@ -117,13 +117,14 @@ def partition_error(
                 missing.setdefault(rule, set()).update(names)
     if not lost:
         return None
-    roots = few(dict.fromkeys(each.root.name for each in lost.values()))
+    roots = tuple(dict.fromkeys(each.root.name for each in lost.values()))
     which = ("aggregate " if len(wrong) == 1 else "aggregates ") + few(wrong)
     return PartitionDiffers(
-        f"partitions of {roots} have another replica identity than their root, so {which} would go "
-        f"wrong: {_in_words(lost.values())}",
+        f"partitions of {few(roots)} have another replica identity than their root, so {which} "
+        f"would go wrong: {_in_words(lost.values())}",
         remedy=_remedy(lost.values(), wrong.values()),
         tables=tuple(lost),
+        roots=roots,
         aggregates=tuple(wrong),
     )
 
@@ -155,7 +156,8 @@ def _remedy(lost: Iterable[_Gap], wrong: Iterable[AggregateConfig]) -> str:
     lines += (f"  {statement};" for statement in sql[:_MOST_STATEMENTS])
     if (more := len(sql) - _MOST_STATEMENTS) > 0:
         lines.append(f"  and {more:,} more, which `penstock setup --dry-run` prints")
-    lines.append(f"Then correct what was counted meanwhile: {corrected(wrong)}")
+    names = " and ".join(f"penstock reset {each.name}" for each in wrong)
+    lines.append(f"Then, if it has begun: {names}")
     return "\n".join(lines)
 
 

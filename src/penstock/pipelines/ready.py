@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import psycopg
 
 from penstock.declarations import AggregateConfig
 from penstock.errors import TargetMismatch
+from penstock.names import TableName
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.pipelines.target_checks import target_errors
 from penstock.pipelines.target_facts import (
     BOOKKEEPING,
+    TargetFacts,
     check_target_version,
     read_target_tables,
 )
 from penstock.pipelines.targets import Tables, targets_of
+
+
+def require_bookkeeping(connection: psycopg.Connection, aggregate: AggregateConfig) -> None:
+    """Raises `TargetMismatch` where one of Penstock's own tables is missing."""
+    check_target_version(connection.info.server_version)
+    _require(connection, aggregate, BOOKKEEPING)
 
 
 def require_targets(
@@ -22,9 +32,17 @@ def require_targets(
     """Raises `TargetMismatch` where one is missing or has changed since set-up, so that nothing is
     written that would be wrong. `tables` are the sources.
     """
-    check_target_version(connection.info.server_version)
+    require_bookkeeping(connection, aggregate)
     targets = targets_of(aggregate)
-    wanted = (*BOOKKEEPING, *(target.table for target in targets))
+    found = _require(connection, aggregate, [target.table for target in targets])
+    for target in targets:
+        for error in target_errors(target, found[target.table], tables):
+            raise error
+
+
+def _require(
+    connection: psycopg.Connection, aggregate: AggregateConfig, wanted: Sequence[TableName]
+) -> Mapping[TableName, TargetFacts]:
     found = read_target_tables(connection, wanted)
     for name in wanted:
         if name not in found:
@@ -36,6 +54,4 @@ def require_targets(
                 table=name,
                 aggregate=aggregate.name,
             )
-    for target in targets:
-        for error in target_errors(target, found[target.table], tables):
-            raise error
+    return found

@@ -34,6 +34,7 @@ from penstock.pipelines.applying import Aggregate, Batch, add_batch
 from penstock.pipelines.bookkeeping import (
     Progress,
     claim,
+    clear_stop,
     keep,
     read_kept,
     read_progress,
@@ -261,6 +262,7 @@ def _write(
             " applied_at = now(), changes = 0, skipped = %s, clamped = 0 WHERE aggregate = %s",
             [str(lsn), skipped_json(truth.skipped), aggregate.name],
         )
+        clear_stop(target, aggregate.name)
     return Seeded(lsn, len(truth.sums))
 
 

@@ -4,19 +4,37 @@ nothing in the stream would tell. M4.2, M4.6
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
+from penstock.decode.stops import Stop, StopCode
 from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
-from penstock.pipelines.old_values import corrected, partition_error
+from penstock.pipelines.old_values import partition_error
 from penstock.pipelines.unsent import absent_errors, unsent_errors
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.publications import PublicationFacts, read_publications
 from penstock.postgres.tables import TableFacts, read_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why an aggregate cannot be counted, as its sources are."""
+
+    error: PenstockError
+    # For one that has begun: changes were lost.
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    # Those that exist.
+    tables: dict[TableName, TableFacts]
+    # By aggregate; all others can be counted.
+    unfit: Mapping[str, Unfit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +46,25 @@ class _Catalog:
     major: int
 
 
-def read_sources(config: Config) -> dict[TableName, TableFacts]:
-    """The job asks at its start, and again and again: partitions come, and tables are renamed or
-    taken out of the publication.
+def read_sources(config: Config) -> Sources:
+    """Read the catalog for all aggregates. The job does so at its start, and again and again:
+    partitions come, and tables are renamed or taken out of the publication.
     """
     catalog = _read(config, config.aggregate)
-    for error in _source_errors(config.aggregate, catalog):
-        raise error
-    return catalog.tables
+    return Sources(catalog.tables, _unfit(config.aggregate, catalog))
 
 
 def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> list[PenstockError]:
-    """What would stop the job, for a command that seeds or verifies: it does so all the same, but
-    what comes afterwards would be counted wrongly.
+    """What would stop these aggregates, for a command that seeds or verifies: it does so all the
+    same, but what comes afterwards would be counted wrongly.
 
     A server that cannot be asked is told by what the command needs it for.
     """
     try:
-        return list(_source_errors(aggregates, _read(config, aggregates)))
+        found = _unfit(aggregates, _read(config, aggregates))
     except SourceError:
         return []
+    return [each.error for each in found.values()]
 
 
 def _read(config: Config, aggregates: Sequence[AggregateConfig]) -> _Catalog:
@@ -61,26 +78,29 @@ def _read(config: Config, aggregates: Sequence[AggregateConfig]) -> _Catalog:
         return _Catalog(tables, publication, source.info.server_version // 10_000)
 
 
-def _source_errors(
-    aggregates: Sequence[AggregateConfig], catalog: _Catalog
-) -> Iterator[PenstockError]:
-    if (unseen := _unseen(aggregates, catalog)) is not None:
-        yield unseen
-    if (differs := partition_error(aggregates, catalog.tables)) is not None:
-        yield differs
-
-
-def _unseen(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> InputUnfit | None:
-    """One for all aggregates: one remedy may mend all, and then nothing tells of the others."""
-    found = list(absent_errors(aggregates, catalog.tables, catalog.publication))
+def _unfit(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> dict[str, Unfit]:
+    unsent = list(absent_errors(aggregates, catalog.tables, catalog.publication))
     if catalog.publication is not None:
-        found += unsent_errors(aggregates, catalog.tables, catalog.publication, catalog.major)
-    if not found:
-        return None
-    wrong = {aggregate.name: aggregate for aggregate, _ in found}
-    remedies = ". ".join(dict.fromkeys(error.remedy for _, error in found))
-    return InputUnfit(
-        "; ".join(error.problem for _, error in found),
-        remedy=f"{remedies}. Then correct what was counted: {corrected(wrong.values())}",
-        aggregates=tuple(wrong),
+        unsent += unsent_errors(aggregates, catalog.tables, catalog.publication, catalog.major)
+    found = {}
+    for aggregate in aggregates:
+        ours = [error for each, error in unsent if each is aggregate]
+        if ours:
+            found[aggregate.name] = _not_sent(aggregate, ours)
+        elif (differs := partition_error([aggregate], catalog.tables)) is not None:
+            stop = Stop(StopCode.PARTITION_DIFFERS, ", ".join(map(str, differs.roots)))
+            found[aggregate.name] = Unfit(differs, stop)
+    return found
+
+
+def _not_sent(aggregate: AggregateConfig, found: Sequence[InputUnfit]) -> Unfit:
+    remedies = ". ".join(dict.fromkeys(error.remedy for error in found))
+    first = found[0]
+    return Unfit(
+        InputUnfit(
+            "; ".join(error.problem for error in found),
+            remedy=f"{remedies}. Then, if it has begun: penstock reset {aggregate.name}",
+            aggregate=aggregate.name,
+        ),
+        Stop(StopCode.NOT_SENT, str(first.table or ""), first.column),
     )

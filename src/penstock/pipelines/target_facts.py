@@ -1,5 +1,5 @@
 """What a database with targets has: its tables, their unique keys, who may write to them, and how
-far the aggregates are. Reads only; eight queries however many targets there are.
+far the aggregates are. Reads only; a few queries however many targets there are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from penstock.pipelines.bookkeeping import (
     TABLES,
     ParkedKeys,
     Progress,
+    Stopped,
     read_keepers,
     read_kept,
     read_parked,
     read_progress,
+    read_stop,
 )
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.failures import translated
@@ -93,6 +95,8 @@ class TargetDatabase:
     keepers: Mapping[TableName, str] = field(default_factory=dict)
     # By aggregate, the tables that it keeps; so far as well.
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # By aggregate; those that wait for a reset, so far as well.
+    stops: Mapping[str, Stopped] = field(default_factory=dict)
 
 
 def read_target_database(
@@ -116,6 +120,7 @@ def read_target_database(
         begun = aggregates if _may_read("progress", connection, tables) else ()
         waiting = aggregates if _may_read("parked", connection, tables) else ()
         knows_keepers = _may_read("targets", connection, tables)
+        stopped = aggregates if _may_read("stops", connection, tables) else ()
         return TargetDatabase(
             **server,
             schemas=_read_schemas(cursor, {name.schema for name in names}, roles),
@@ -125,6 +130,11 @@ def read_target_database(
             parked=read_parked(connection, waiting) if waiting else (),
             keepers=read_keepers(connection, targets) if knows_keepers else {},
             kept=read_kept(connection, aggregates) if knows_keepers else {},
+            stops={
+                name: found
+                for name in stopped
+                if (found := read_stop(connection, name)) is not None
+            },
         )
 
 

@@ -23,7 +23,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import LogRetired, NotSeeded, NotVerifiable
 from penstock.lsn import Lsn
 from penstock.pipelines.binding import Bound
-from penstock.pipelines.bookkeeping import Progress, read_progress
+from penstock.pipelines.bookkeeping import Progress, read_progress, read_stop
 from penstock.pipelines.differences import Difference, differences
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.held_log import consumer_of
@@ -153,6 +153,8 @@ def _progress(
     target: psycopg.Connection[Any], aggregate: AggregateConfig, log: LogReader
 ) -> Progress:
     progress = read_progress(target, aggregate.name)
+    if (stopped := read_stop(target, aggregate.name)) is not None:
+        raise stopped.stop.error(aggregate.name)
     ours = str(log.identity.log_id)
     if progress is None or progress.state == "seeding":
         raise NotSeeded(

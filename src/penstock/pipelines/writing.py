@@ -16,6 +16,7 @@ from penstock.changelog import consumers
 from penstock.changelog.reader import LogReader
 from penstock.closing import Closing
 from penstock.declarations import AggregateConfig
+from penstock.decode.stops import Stop, StopCode
 from penstock.errors import (
     ConnectionLost,
     ConsumerInvalidated,
@@ -23,19 +24,34 @@ from penstock.errors import (
     LogNotWritten,
     LogRetired,
     NotSeeded,
+    PenstockError,
     PipelineFenced,
 )
 from penstock.lasting_state import LastingState
 from penstock.lsn import ZERO, Lsn
 from penstock.pipelines import staging
-from penstock.pipelines.applying import Aggregate, Applied, Batch, apply, retry
-from penstock.pipelines.bookkeeping import Progress, claim, keep, read_progress
+from penstock.pipelines.applying import (
+    Aggregate,
+    Applied,
+    Batch,
+    apply,
+    locked_progress,
+    retry,
+)
+from penstock.pipelines.bookkeeping import (
+    Progress,
+    claim,
+    keep,
+    read_progress,
+    read_stop,
+    write_stop,
+)
 from penstock.pipelines.deciding import Covered, of_another_log
 from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.locks import try_lock
 from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.passing import meaning, passes
-from penstock.pipelines.ready import require_targets
+from penstock.pipelines.ready import require_bookkeeping, require_targets
 from penstock.pipelines.seeding import begin, hold
 from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, unusable
@@ -57,6 +73,8 @@ _LOOK_LATEST_S = 60.0
 _GO_ON_S = 0.2
 # If the target is away or locked.
 _LOOK_AGAIN_S = 10.0
+# At an aggregate that has stopped: a reset is a command that a person waits for.
+_LOOK_STOPPED_S = 1.0
 
 
 class Writer(Closing):
@@ -74,7 +92,7 @@ class Writer(Closing):
         self.name = config.name
         self.dsn = dsn
         # The sources, by whose types the targets are checked.
-        self._tables = tables
+        self.tables = tables
         self._log = log
         self._log_id = str(log.identity.log_id)
         self._stopping = stopping
@@ -91,24 +109,125 @@ class Writer(Closing):
         # Batches and retries come from two threads.
         self._in_use = threading.Lock()
         self._look_at = 0.0
+        self._back_at = 0.0
         # Others go on while it is away, or reads what it missed.
         self.is_behind = False
         self.needs_seed = False
         self.applied_lsn = Lsn(0)
+        # Why it applies nothing until it is seeded again, and since when the target says so.
+        self.stop: Stop | None = None
+        self._unwritten: Stop | None = None
+        self.stopped_since: str | None = None
+        # Why it cannot be followed, which is looked at again; nothing is lost meanwhile.
+        self.trouble: PenstockError | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether batches are for it; also while its target is away or it is being seeded."""
+        return self.stop is None and self.trouble is None
 
     def __enter__(self) -> Self:
-        """If the target is away, it is claimed when it comes."""
-        with self._at_first():
-            self._connected()
+        self.claim()
         return self
+
+    def claim(self) -> None:
+        """Take the aggregate, for one job at a time; look at its targets again if it has it.
+
+        If the target is away, it is claimed when it comes.
+        """
+        with self._at_first(), self._in_use:
+            known = self._aggregate
+            connection, _ = self._connected()
+            if known is not None and self.stop is None:
+                require_targets(connection, self.config, self.tables)
 
     def check(self) -> None:
         """Raises what would keep it from being claimed until a person mends it; changes nothing."""
         with self._at_first(), self._connect() as connection:
-            require_targets(connection, self.config, self._tables)
+            require_targets(connection, self.config, self.tables)
             progress = read_progress(connection, self.name)
             if progress is not None and progress.state != "seeding":
                 self._check(progress)
+
+    def has_begun(self) -> bool:
+        """Whether its targets hold anything by now, so that changes can be lost to them."""
+        if self._aggregate is not None:
+            return not self.needs_seed
+        progress = None
+        with self._at_first(), self._connect() as connection:
+            require_bookkeeping(connection, self.config)
+            self._read_stop(connection)
+            progress = read_progress(connection, self.name)
+        return progress is not None and progress.state != "seeding"
+
+    def fail(self, error: PenstockError) -> None:
+        """Leave it, until somebody has corrected what is wrong; nothing is lost meanwhile."""
+        with self._in_use:
+            self.trouble = error
+            self.is_behind = True
+            self.close()
+            self._aggregate = None
+
+    def stop_for(self, stop: Stop) -> None:
+        """Stop until it is seeded again. Written to the target at once, or when it is there again.
+
+        Not one that is being seeded: nothing is lost to it.
+        """
+        self.stop = self._unwritten = stop
+        with self._at_first(), self._in_use:
+            self._write_stop()
+
+    def _write_stop(self) -> None:
+        connection, aggregate = self._connected()
+        with connection.transaction():
+            progress = locked_progress(connection, self.name)
+            if progress is None or progress.epoch != aggregate.epoch:
+                raise self._fenced()
+            if self._unwritten is not None and progress.state != "seeding":
+                write_stop(connection, self.name, self._unwritten)
+        self._unwritten = None
+        self._note_stop(connection)
+
+    def _note_stop(self, connection: psycopg.Connection[Any]) -> None:
+        """Read the stop of the target, which may be another and older one, or none at all.
+
+        The log is not kept for an aggregate that begins anew when it comes back. A reset that has
+        begun has the log keep what it needs: with the row locked, none begins meanwhile.
+        """
+        with connection.transaction():
+            progress = locked_progress(connection, self.name)
+            self._read_stop(connection)
+            if self.stop is not None and progress is not None and progress.state != "seeding":
+                consumers.forget(self._log.storage, consumer_of(self.name))
+                self._registered_lsn = ZERO
+
+    def _read_stop(self, connection: psycopg.Connection[Any]) -> None:
+        found = read_stop(connection, self.name)
+        self.stop = found.stop if found is not None else self._unwritten
+        self.stopped_since = found.since if found is not None else None
+
+    def is_back(self) -> bool:
+        """Whether one that had stopped has been seeded again. Called often, beside `apply`."""
+        if time.monotonic() < self._back_at or not self._in_use.acquire(blocking=False):
+            return False
+        self._back_at = time.monotonic() + _LOOK_STOPPED_S
+        try:
+            with self._at_first():
+                if self._unwritten is not None:
+                    self._write_stop()
+                connection, _ = self._connected()
+                self._read_stop(connection)
+                progress = read_progress(connection, self.name)
+                # A reset that was broken off is taken up by the job.
+                self.needs_seed = progress is not None and progress.state == "seeding"
+                if self.stop is None:
+                    self.is_behind = True
+                    if progress is not None and not self.needs_seed:
+                        self.applied_lsn = progress.applied_lsn
+                    return True
+        finally:
+            self._in_use.release()
+        return False
 
     @contextmanager
     def _at_first(self) -> Iterator[None]:
@@ -150,6 +269,8 @@ class Writer(Closing):
         try:
             with self._in_use, self._told():
                 connection, aggregate = self._connected()
+                if self.stop is not None:  # it was so when its target came back
+                    return None
                 left_at = self.applied_lsn if self.is_behind else None
                 applied = apply(
                     *(connection, aggregate, covered, compute, read_again),
@@ -163,6 +284,10 @@ class Writer(Closing):
             self._leave(error)
             return None
         self._note(applied, covered.end)
+        if applied.stop is not None:
+            self.stop = applied.stop
+            with self._at_first(), self._in_use:
+                self._note_stop(connection)
         return applied
 
     def retry(self) -> None:
@@ -171,7 +296,7 @@ class Writer(Closing):
         Called often, beside `apply` and by another thread; one of the two has the connection at a
         time. A batch tries what is due itself, and one that finds its target away comes again.
         """
-        if self.away or time.monotonic() < self._look_at:
+        if self.away or not self.follows or time.monotonic() < self._look_at:
             return
         if not self._in_use.acquire(blocking=False):
             return
@@ -228,7 +353,7 @@ class Writer(Closing):
             self._lasting.clear()
         self.needs_seed = applied.decision == "wait"
         self.is_behind = applied.decision == "read" and applied.end < end
-        if applied.decision != "wait":
+        if applied.decision not in ("wait", "stop"):
             self.applied_lsn = applied.end
         if applied.parked:
             self._look_at = 0.0
@@ -287,8 +412,11 @@ class Writer(Closing):
         )
 
     def _claimed(self, connection: psycopg.Connection[Any]) -> Aggregate:
-        require_targets(connection, self.config, self._tables)
+        require_bookkeeping(connection, self.config)
         self._lock(connection)
+        self._read_stop(connection)
+        if self.stop is None:
+            require_targets(connection, self.config, self.tables)
         staging.clear(connection, self.name)
         targets = read_targets(connection, self.config)
         if read_progress(connection, self.name) is None:
@@ -300,10 +428,11 @@ class Writer(Closing):
             progress = read_progress(connection, self.name)
             assert progress is not None  # noqa: S101 - it was there just now
             self.needs_seed = progress.state == "seeding"
+            self._note_stop(connection)
             # A reset that is under way frees what the aggregate had when it is done.
             take = claim if self.needs_seed else keep
             take(connection, self.name, [each.table for each in self.config.targets])
-        if not self.needs_seed:
+        if not self.needs_seed and self.stop is None:
             # A seeding notes where it begins, and takes it back if it fails: the targets may be
             # further behind.
             self.applied_lsn = progress.applied_lsn
@@ -356,8 +485,8 @@ class Writer(Closing):
         Called now and then, beside `apply`: it costs a sync, and when nothing comes any more the
         last batch must be told too, for capture may wait for just that.
         """
-        if self.needs_seed:
-            return  # the seeding has told where it begins
+        if self.needs_seed or self.stop is not None:
+            return  # the seeding has told where it begins, or will
         position = min(self.applied_lsn, needed_lsn)
         now = time.monotonic()
         if position <= self._registered_lsn or now < self._registered_at + _REGISTER_EVERY_S:
@@ -365,13 +494,8 @@ class Writer(Closing):
         self._registered_at = now
         try:
             consumers.register(self._log.storage, consumer_of(self.name), self._log_id, position)
-        except ConsumerInvalidated as error:
-            raise NotSeeded(
-                f"aggregate {self.name} was released when the change log reached its disk budget",
-                remedy=f"Run: penstock reset {self.name}. A larger max_gib in [log] leaves it more "
-                "time",
-                aggregate=self.name,
-            ) from error
+        except ConsumerInvalidated:
+            self.stop_for(Stop(StopCode.RELEASED))
         except (LogNotWritten, LogInUse) as error:
             # The disk is full, perhaps. Nothing is lost: the target knows its position.
             _LOG.warning("position not told to the log", aggregate=self.name, reason=str(error))

@@ -227,7 +227,7 @@ def test_a_partition_without_its_identity_is_a_warning_and_changes_no_exit_code(
     # As it is called here.
     fix = f"  fix: Run `penstock setup --config {parted}`, or:"
     assert done.stderr.splitlines()[:3] == [
-        f"warning: {LACKING.format('aggregates counts, since')}",
+        f"warning: {LACKING.format('aggregate counts')}",
         fix,
         f"    {alter};",
     ]

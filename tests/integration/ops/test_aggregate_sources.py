@@ -367,7 +367,7 @@ def test_a_partition_that_nobody_counts_may_be_beside_its_root_and_is_told(
     for tables in (["notes"], ["notes", "leaf"]):
         config = config_with(database, OF_ROOT, tables=tables)
         assert note in setup(config).notes
-        assert read_sources(config).keys() == {TableName("public", "notes")}
+        assert read_sources(config).tables.keys() == {TableName("public", "notes")}
 
 
 @on_18

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 
 from penstock.changelog.reader import LogReader
 from penstock.config import Config
+from penstock.decode.stops import Stop, StopCode
 from penstock.errors import InputUnfit, PartitionDiffers
 from penstock.ops.setup import setup
 from penstock.pipelines import job
@@ -61,7 +62,7 @@ def added(database: Database, config: Config) -> tuple[dict[str | None, int], di
     log = LogReader(config.log.path)
     now = database.wal_position()
     eventually(lambda: log.end().lsn >= now, "all is in the log")
-    bound = bind(config.aggregate[0], types_of(read_sources(config)), now)
+    bound = bind(config.aggregate[0], types_of(read_sources(config).tables), now)
     batch = log_deltas(log, bound, log.identity.start_lsn, log.end().lsn, Mock())
     rows = batch.sums.to_pylist()
     return {row["status"]: row["count"] for row in rows}, dict(batch.skipped)
@@ -150,6 +151,8 @@ def watching(
     with captured(config):
         pass
     watcher = Job(config, Mock())
+    watcher._writers = [Mock(stop=None, away=None)]
+    watcher._writers[0].name = "counts"
     with watcher._beside(watcher._watch_sources, "watching"):
         yield watcher
 
@@ -157,6 +160,12 @@ def watching(
 def watched(watcher: Job) -> None:
     """It has found nothing."""
     assert watcher._failure is None
+    assert not stopped(watcher).called
+
+
+def stopped(watcher: Job) -> Any:
+    (writer,) = watcher._writers
+    return writer.stop_for
 
 
 def test_a_partition_that_comes_later_is_noticed_and_a_source_that_is_away_is_no_failure(
@@ -183,9 +192,10 @@ def test_a_partition_that_comes_later_is_noticed_and_a_source_that_is_away_is_no
     eventually(lambda: len(looked) > seen + 2, "it looks again")
     watched(watching)
     database18.run("CREATE TABLE c PARTITION OF notes FOR VALUES IN (3)")
-    eventually(lambda: watching._failure is not None, "it is noticed")
-    assert isinstance(watching._failure, PartitionDiffers)
-    assert "public.c" in str(watching._failure)
+    eventually(lambda: stopped(watching).called, "it is noticed")
+    stop = Stop(StopCode.PARTITION_DIFFERS, "public.notes")
+    assert stopped(watching).call_args == call(stop)
+    assert "public.c" in str(watching._writers[0].fail.call_args)  # type: ignore[attr-defined]
 
 
 def test_set_up_and_the_job_refuse_a_table_whose_changes_come_under_other_names(
@@ -202,9 +212,7 @@ def test_set_up_and_the_job_refuse_a_table_whose_changes_come_under_other_names(
         parted.run("ALTER PUBLICATION own SET (publish_via_partition_root = false)")
         with pytest.raises(InputUnfit, match=by_leaf) as caught:
             require_ready(config)
-        assert caught.value.remedy.endswith(
-            "`penstock verify --repair counts` or `penstock reset counts`"
-        )
+        assert caught.value.remedy.endswith("Then, if it has begun: penstock reset counts")
     # A leaf by itself, where its root is published.
     parted.run("ALTER PUBLICATION own SET (publish_via_partition_root = true)")
     of_leaf = config_with(

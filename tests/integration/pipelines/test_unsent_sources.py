@@ -7,12 +7,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 
 from penstock.config import Config
-from penstock.errors import InputUnfit
+from penstock.decode.stops import Stop, StopCode
+from penstock.errors import InputUnfit, PenstockError
 from penstock.ops.setup import setup
 from penstock.pipelines import job
 from penstock.pipelines.job import Job, require_ready
@@ -23,9 +24,7 @@ from support.logs import begin_log
 from support.ops import on_18
 from support.waiting import eventually
 
-CORRECT = (
-    "Then correct what was counted: `penstock verify --repair counts` or `penstock reset counts`"
-)
+CORRECT = "Then, if it has begun: penstock reset counts"
 DROPPED = "ALTER PUBLICATION penstock DROP TABLE notes"
 INSERTS_ONLY = "ALTER PUBLICATION penstock SET (publish = 'insert')"
 SOME_ROWS = "ALTER PUBLICATION penstock SET TABLE notes WHERE (status = 'sent')"
@@ -49,19 +48,21 @@ def config(database: Database, tmp_path: Path) -> Config:
     return config
 
 
+def unfit(config: Config) -> list[PenstockError]:
+    """What the watch says."""
+    return [each.error for each in read_sources(config).unfit.values()]
+
+
 def refused(config: Config) -> InputUnfit:
-    """What the start and the watch say, which is the same."""
-    told = []
-    for look in (require_ready, read_sources):
-        with pytest.raises(InputUnfit) as caught:
-            look(config)
-        told.append(caught.value)
-    assert str(told[0]) == str(told[1])
-    return told[0]
+    """What the start and the watch say of the first aggregate, which is the same."""
+    with pytest.raises(InputUnfit) as caught:
+        require_ready(config)
+    assert str(caught.value) == str(unfit(config)[0])
+    return caught.value
 
 
-def sql_of(error: InputUnfit) -> str:
-    found = re.search(r"Run: (.*?)(?:; and give|\. Then correct)", error.remedy)
+def sql_of(error: PenstockError) -> str:
+    found = re.search(r"Run: (.*?)(?:; and give|\. Then, if)", error.remedy)
     assert found is not None, error.remedy
     return found[1]
 
@@ -96,19 +97,21 @@ def test_one_statement_mends_a_table_for_all_aggregates_and_keeps_what_else_was_
     ]
     both = config_of(database, log, *two)
     database.run(f"{SOME_COLUMNS} WHERE (id > 7)")
-    error = refused(both)
+    error, other = unfit(both)
     assert "aggregate counts reads column service_id" in error.problem
-    assert "aggregate more reads column status" in error.problem
+    assert "aggregate more reads column status" in other.problem
     assert error.remedy.count("Run: ") == 1
-    assert error.remedy.endswith("`penstock reset counts`; `penstock reset more`")
+    assert error.remedy.endswith(CORRECT)
+    assert other.remedy.endswith("penstock reset more")
+    assert sql_of(error) == sql_of(other)
     database.run(sql_of(error))
-    read_sources(both)
+    assert unfit(both) == []
     sent = "SELECT attnames::text[], rowfilter FROM pg_publication_tables"
     assert database.rows(sent) == [(["id", "service_id", "status"], "(id > 7)")]
     # A seeded one beside them counts all rows; the columns stay chosen.
     seeded = config_of(database, log, declared(dimensions=["status"]))
-    database.run(sql_of(refused(seeded)))
-    read_sources(seeded)
+    database.run(sql_of(*unfit(seeded)))
+    assert unfit(seeded) == []
     assert database.rows(sent) == [(["id", "service_id", "status"], None)]
 
 
@@ -140,10 +143,11 @@ def test_a_table_that_set_up_has_not_seen_is_told_although_its_target_is_there(
     )
     full = {"name": "letters", "replica_identity": "full"}
     more = config_of(database, config.log.path, declared(), letters, tables=["notes", full])
-    error = refused(more)
+    require_ready(more)  # the other aggregate is well
+    (error,) = unfit(more)
     assert error.problem == f"aggregate letters counts rows of public.letters, {NOT_HELD}"
     setup(more)
-    require_ready(more)
+    assert unfit(more) == []
 
 
 def test_a_table_that_was_renamed_or_dropped_is_told(database: Database, config: Config) -> None:
@@ -203,7 +207,7 @@ def test_what_is_not_needed_need_not_be_sent(
 ) -> None:
     database.run("DROP PUBLICATION penstock", f"CREATE PUBLICATION penstock {published}")
     given = config_of(database, config.log.path, declared(**changes), tables=["notes", "archive"])
-    read_sources(given)
+    assert unfit(given) == []
 
 
 def test_a_table_whose_changes_leave_the_wal_is_told_where_all_are_published(
@@ -221,16 +225,15 @@ def test_a_table_whose_changes_leave_the_wal_is_told_where_all_are_published(
     require_ready(config)
 
 
-def failure(watcher: Job) -> Exception | None:
-    return watcher._failure
-
-
 @on_18
-def test_a_table_that_leaves_the_publication_stops_a_job_and_one_that_is_moved_in_it_does_not(
+def test_a_table_that_leaves_the_publication_stops_its_aggregate_and_one_that_is_moved_does_not(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> None:  # M5.8
     monkeypatch.setattr(job, "_SOURCES_EVERY_S", 0.01)
     watcher = Job(config, Mock())
+    writer = Mock(stop=None, away=None)
+    writer.name = "counts"
+    watcher._writers = [writer]
     with watcher._beside(watcher._watch_sources, "watching"):
         by_name, by_schema = "TABLE notes", "TABLES IN SCHEMA public"
         for gone, instead in ((by_name, by_schema), (by_schema, by_name)) * 50:
@@ -238,8 +241,9 @@ def test_a_table_that_leaves_the_publication_stops_a_job_and_one_that_is_moved_i
                 f"BEGIN; ALTER PUBLICATION penstock DROP {gone};"
                 f" ALTER PUBLICATION penstock ADD {instead}; COMMIT"
             )
-        assert failure(watcher) is None
+        assert not writer.stop_for.called
         database.run(DROPPED)
-        eventually(lambda: failure(watcher) is not None, "it is noticed")
-    assert isinstance(failure(watcher), InputUnfit)
-    assert NOT_HELD in str(failure(watcher))
+        eventually(lambda: writer.stop_for.called, "it is noticed")
+    assert watcher._failure is None
+    assert writer.stop_for.call_args == call(Stop(StopCode.NOT_SENT, "public.notes"))
+    assert NOT_HELD in str(writer.fail.call_args)

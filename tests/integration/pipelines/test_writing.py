@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from penstock.changelog.consumers import consumers, invalidate
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
+from penstock.decode.stops import Stop, StopCode
 from penstock.errors import (
     LogForeignPosition,
     NotSeeded,
@@ -108,8 +109,12 @@ def test_the_log_keeps_what_is_not_applied_and_what_the_job_still_plans_from(
         monkeypatch.setattr(writing, "_REGISTER_EVERY_S", 0.0)
         (consumer,) = consumers(job.log.storage)
         invalidate(job.log.storage, consumer)
-        with pytest.raises(NotSeeded, match=r"was released when .* Run: penstock reset counts"):
-            writer.register(far)
+        writer.register(far)
+        assert writer.stop == Stop(StopCode.RELEASED)
+        assert consumers(job.log.storage) == []
+    with job.writer() as writer:
+        assert writer.stop == Stop(StopCode.RELEASED)
+        assert job.apply(writer, 5, {A: 100}) is None
 
 
 @on_18

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from penstock.changelog.runs import PADDING
 from penstock.decode.changes import TableChanges, Wanted
 from penstock.decode.definition import Definition
-from penstock.decode.deltas import Deltas, Summed, SummedSource, WantedDeltas
+from penstock.decode.deltas import NOTE, STOPPED, Deltas, Summed, SummedSource, WantedDeltas
 from penstock.decode.json import JsonChanges, WantedTables
 from penstock.decode.reference import rows
+from penstock.decode.stops import Stop, StopCode
 from penstock.decode.types import TEXT
 from penstock.errors import ProtocolViolation, SchemaMismatch, TableTruncated, ValueUnrepresentable
 from penstock.lsn import ZERO, Lsn
@@ -124,8 +125,9 @@ def test_a_truncate_is_of_the_table_that_had_the_name_then() -> None:  # M4.6
     for name, seq in (("t", 0), ("old", 1), ("new", 0)):
         source = SummedSource(TableName("public", name), frozenset({"insert"}), frozenset(), {}, 0)
         deltas = Deltas(WantedDeltas((Summed("sums", (source,), (), ()),)))
-        with pytest.raises(TableTruncated, match=f"{name} was truncated at {Lsn(1000 + seq)}"):
-            list(deltas.batches([run]))
+        (batch,) = deltas.batches([run])
+        stop = Stop(StopCode.TRUNCATED, f"public.{name}", lsn=str(Lsn(1000 + seq)))
+        assert batch[NOTE].to_pylist() == [STOPPED + stop.to_json()]
 
 
 @settings(max_examples=repeats(60, soak=150), deadline=None)

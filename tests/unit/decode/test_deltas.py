@@ -17,6 +17,7 @@ from penstock.decode import deltas
 from penstock.decode.definition import Definition
 from penstock.decode.deltas import (
     COUNTED,
+    STOPPED,
     Deltas,
     Input,
     Summed,
@@ -24,8 +25,9 @@ from penstock.decode.deltas import (
     WantedDeltas,
     sum_type,
 )
+from penstock.decode.stops import Stop, StopCode
 from penstock.decode.types import TEXT, Kind, ValueType
-from penstock.errors import SchemaMismatch, TableTruncated
+from penstock.errors import SchemaMismatch
 from penstock.names import TableName
 from penstock.postgres.messages import (
     UNCHANGED,
@@ -254,13 +256,21 @@ def test_an_array_can_be_read_by_an_expression() -> None:  # M4.6
 # --- tables that change ---------------------------------------------------------------------------
 
 
-def test_a_truncate_is_an_error_that_says_what_to_do() -> None:  # M4.6
+def stop_of(totals: Any) -> Stop:
+    (note,) = (note for note in totals.notes if note.startswith(STOPPED))
+    return Stop.from_json(note.removeprefix(STOPPED))
+
+
+def test_a_truncate_stops_its_aggregate_and_no_other() -> None:  # M4.6, M5.8
     t, other = table(1, "t", id=INTEGER, status=TEXT), table(2, "other", id=INTEGER)
     wanted = summed(source("t"), keys={"status": TEXT})
     truncate = Truncate(False, False, (2, 1))
-    with pytest.raises(TableTruncated, match=r"public\.t was truncated at 0/3E8") as raised:
-        found([truncate], [t, other], wanted)
-    assert "penstock reset counts" in str(raised.value.remedy)
+    beside = summed(source("more"), keys={"id": INTEGER})
+    more = table(3, "more", id=INTEGER)
+    changes: list[Message] = [truncate, Insert(3, (b"7",)), Insert(1, (b"1", b"a"))]
+    stopped, others = found(changes, [t, other, more], wanted, beside)
+    assert stop_of(stopped) == Stop(StopCode.TRUNCATED, "public.t", lsn="0/3E8")
+    assert (others.rows, others.notes) == ({key(7): (1,)}, {COUNTED: 1})
     assert found([Truncate(False, False, (2,))], [t, other], wanted)[0].rows == {}
 
 
@@ -284,10 +294,11 @@ def test_what_the_target_has_is_not_looked_at_again() -> None:  # M5.5: the othe
     ]
     runs[1] = replace(runs[1], commit_lsn=runs[1].commit_lsn + np.uint64(100))
     wanted = summed(source("t"), keys={"status": INTEGER})
-    with pytest.raises(SchemaMismatch):
-        found(changes[:1], [before], wanted)
-    with pytest.raises(TableTruncated):
-        list(Deltas(WantedDeltas((replace(wanted, applied_lsn=1000),))).batches(runs))
+    (totals,) = found(changes[:1], [before], wanted)
+    assert stop_of(totals).code is StopCode.COLUMN_RETYPED
+    later = replace(wanted, applied_lsn=1000)
+    (totals,) = totals_of(Deltas(WantedDeltas((later,))).batches(runs), [later])
+    assert stop_of(totals).code is StopCode.TRUNCATED
     # The truncate commits at 1001.
     wanted = replace(wanted, applied_lsn=1001)
     (totals,) = totals_of(Deltas(WantedDeltas((wanted,))).batches(runs), [wanted])
@@ -318,24 +329,23 @@ def test_a_table_that_does_not_count_needs_none_of_the_columns() -> None:  # M4.
     assert t.oid == 1
 
 
-def test_a_column_that_is_gone_is_an_error_and_one_that_came_later_is_a_reason() -> None:  # M4.6
+def test_a_column_that_is_gone_stops_and_one_that_came_later_is_a_reason() -> None:  # M4.6
     without = table(1, "t", id=INTEGER)
     wanted = summed(source("t", after_lsn=1000), keys={"status": TEXT})
     # The first change commits at 1000: the column came after it.
     (totals,) = found([Insert(1, (b"1",))], [without], wanted)
     assert totals.rows == {}
     assert totals.notes == {"public.t had no column status then": 1}
-    with pytest.raises(SchemaMismatch, match=r"column status of public\.t is gone") as raised:
-        found([Insert(1, (b"1",)), Insert(1, (b"2",))], [without], wanted)
-    assert "commits at 0/3E9" in str(raised.value)
-    assert "penstock reset counts" in str(raised.value.remedy)
+    (totals,) = found([Insert(1, (b"1",)), Insert(1, (b"2",))], [without], wanted)
+    assert stop_of(totals) == Stop(StopCode.COLUMN_GONE, "public.t", "status", "0/3E9")
 
 
-def test_a_column_of_another_type_is_an_error() -> None:  # M4.6
+def test_a_column_of_another_type_stops_its_aggregate() -> None:  # M4.6, M5.8
     t = table(1, "t", id=INTEGER, status=TEXT)
     wanted = summed(source("t"), keys={"status": INTEGER})
-    with pytest.raises(SchemaMismatch, match=r"column status of public\.t is text and not integer"):
-        found([Insert(1, (b"1", b"x"))], [t], wanted)
+    (totals,) = found([Insert(1, (b"1", b"x"))], [t], wanted)
+    retyped = Stop(StopCode.COLUMN_RETYPED, "public.t", "status", "0/3E8", "integer", "text")
+    assert stop_of(totals) == retyped
 
 
 def test_a_column_renamed_in_mid_stream_goes_on_by_its_alias() -> None:  # M4.5, M4.6

@@ -28,6 +28,11 @@ from support.source_log import Log
 END = Lsn(0x200)
 
 
+@pytest.fixture(autouse=True)
+def _no_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "places", lambda _: [])
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """One that has one aggregate to write, and has read all of its log."""
@@ -36,7 +41,9 @@ def job(tmp_path: Path) -> Job:
     log.writer.close()
     config = {"source": {"dsn": "host=none", "tables": ["notes"]}, "log": {"path": log.path}}
     job = Job(Config.model_validate(config), Mock())
-    job._writers = [Mock()]
+    writer = Mock(stop=None, trouble=None)
+    job._writers = [writer]
+    job._followed = [job_module._Followed(writer, Mock())]
     job._reached, job._seen = END, job._log.end()
     return job
 
@@ -111,5 +118,5 @@ def test_what_is_little_for_one_aggregate_is_much_for_many(
     (frame,) = job._log.frames(job._seen, job._log.end())
     monkeypatch.setattr(job_module, "SHARE_BYTES", frame.header.committed_bytes)
     assert job._is_small()
-    job._writers *= 4
+    job._followed *= 4
     assert not job._is_small()

@@ -187,11 +187,16 @@ def _progress(
         why = "Nobody knows which changes of this log its targets hold."
         fix = of_another_log(aggregate.name)
         yield Finding("aggregate_progress", "error", subject, what, why, fix)
+    stopped = destination.facts.stops.get(aggregate.name)
+    if stopped is not None:
+        error = stopped.stop.error(aggregate.name)
+        why = f"Its targets stay as they were at {found.applied_lsn}, since {stopped.since}."
+        yield from_error("aggregate_stopped", subject, error, why)
     if found.state == "seeding":
         what = "its seeding has begun and not ended"
         why = "Its targets are not complete."
         yield Finding("aggregate_progress", "info", subject, what, why)
-    if _current(found, aggregate, log_id):
+    if stopped is None and _current(found, aggregate, log_id):
         what = f"its targets hold everything up to {found.applied_lsn}"
         if any(each.aggregate == aggregate.name for each in destination.facts.parked):
             what += ", but for what is parked"

@@ -1,0 +1,222 @@
+"""One aggregate's trouble is its own: it stops with its state and remedy, the others go on, and it
+comes back without a restart of the job. M5.8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
+
+from penstock.changelog.consumers import consumers
+from penstock.changelog.reader import LogReader
+from penstock.config import Config
+from penstock.errors import AggregateStopped, SchemaMismatch
+from penstock.ops.doctor import diagnose
+from penstock.ops.setup import setup
+from penstock.pipelines import job as job_module
+from penstock.pipelines.job import require_ready
+from penstock.pipelines.seeding import seed
+from penstock.pipelines.verifying import verify
+from support.database import Database
+from support.jobs import RunningJob, captured, job
+from support.waiting import eventually
+
+TABLES = (
+    "CREATE TABLE letters (id bigserial PRIMARY KEY, status text, size int)",
+    "CREATE TABLE calls (id bigserial PRIMARY KEY, status text, size int)",
+    "INSERT INTO letters (status, size) VALUES ('new', 1), ('new', 2), ('sent', 3)",
+    "INSERT INTO calls (status, size) VALUES ('new', 1)",
+)
+
+
+def counting(table: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": table,
+        "sources": [table],
+        "dimensions": ["status"],
+        "measures": {"count": "count", "size": "sum(size)"},
+        "targets": [f"{table}_by_status"],
+    } | changes
+
+
+def config_of(database: Database, log: Path, *aggregates: dict[str, Any]) -> Config:
+    full = [{"name": name, "replica_identity": "full"} for name in ("letters", "calls")]
+    return Config.model_validate(
+        {
+            "source": {"dsn": database.dsn(), "tables": full},
+            "log": {"path": log},
+            "aggregate": aggregates or [counting("letters"), counting("calls")],
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "_SOURCES_EVERY_S", 0.2)
+    monkeypatch.setattr(job_module, "_TRY_FIRST_S", 0.2)
+    monkeypatch.setattr(job_module, "_TRY_LATEST_S", 1.0)
+
+
+@pytest.fixture
+def both(database18: Database, tmp_path: Path) -> Config:
+    """Two aggregates, of a table each."""
+    database18.run(*TABLES)
+    config = config_of(database18, tmp_path / "log")
+    setup(config)
+    return config
+
+
+@pytest.fixture
+def running(both: Config, spark: SparkSession, database18: Database) -> Iterator[RunningJob]:
+    with captured(both), job(both, spark) as running:
+        right(database18, running, "letters", "calls")
+        yield running
+
+
+def shown(database: Database, table: str) -> list[Any]:
+    return database.rows(
+        f"SELECT status, count, size FROM {table}_by_status WHERE count <> 0 ORDER BY status"
+    )
+
+
+def right(database: Database, running: RunningJob, *tables: str) -> None:
+    """Until the counts are those of the tables, after one more change of each."""
+
+    def equal(table: str) -> bool:
+        running.must_run()
+        return shown(database, table) == database.rows(
+            f"SELECT status, count(*), sum(size) FROM {table} GROUP BY status ORDER BY status"
+        )
+
+    for table in tables:
+        database.run(f"INSERT INTO {table} (status, size) VALUES ('sent', 7)")
+    for table in tables:
+        eventually(lambda table=table: equal(table), f"{table} is counted", within_s=60)  # type: ignore[misc]
+
+
+def stops(database: Database) -> dict[str, str]:
+    return dict(database.rows("SELECT aggregate, stop ->> 'code' FROM penstock.stops"))
+
+
+def stopped(database: Database, name: str, code: str) -> None:
+    eventually(lambda: stops(database).get(name) == code, f"{name} stops", within_s=60)
+
+
+def test_a_truncate_stops_its_aggregate_until_a_reset_and_no_other(
+    both: Config, running: RunningJob, database18: Database, spark: SparkSession
+) -> None:  # M4.6, M5.8
+    letters, _ = both.aggregate
+    before = shown(database18, "letters")
+    with capture_logs() as said:
+        database18.run("BEGIN; TRUNCATE letters; INSERT INTO calls (size) VALUES (2); COMMIT")
+        stopped(database18, "letters", "truncated")
+        # Also what committed with the truncate.
+        right(database18, running, "calls")
+    assert shown(database18, "letters") == before
+    (told,) = [each for each in said if each["event"] == "aggregate stopped"]
+    assert "public.letters was truncated at" in told["problem"]
+    assert told["remedy"] == "Run: penstock reset letters"
+    # It holds back no log, and says what it waits for.
+    names = {each.name for each in consumers(LogReader(both.log.path).storage)}
+    assert names == {"aggregate-calls"}
+    with pytest.raises(AggregateStopped, match=r"letters has stopped: public\.letters was"):
+        verify(both, letters, lambda: spark)
+    found = [each for each in diagnose(both) if each.check == "aggregate_stopped"]
+    assert [each.subject for each in found] == ["aggregate letters"]
+    assert "penstock reset letters" in str(found[0].fix)
+    # The job takes it up again, and does not stop once more for the same truncate.
+    database18.run("INSERT INTO letters (status, size) VALUES ('new', 1)")
+    seed(both, letters, lambda: spark)
+    right(database18, running, "letters", "calls")
+    assert stops(database18) == {}
+    assert verify(both, letters, lambda: spark).differences == ()
+    assert {each.name for each in consumers(LogReader(both.log.path).storage)} == {
+        "aggregate-calls",
+        "aggregate-letters",
+    }
+
+
+def test_a_dropped_column_stops_its_aggregate_also_over_a_restart_and_one_comes_back_with_it(
+    both: Config, running: RunningJob, database18: Database, spark: SparkSession
+) -> None:  # M4.6, M5.8
+    database18.run("ALTER TABLE letters DROP COLUMN status")
+    database18.run("INSERT INTO letters (size) VALUES (5)")
+    stopped(database18, "letters", "column_gone")
+    right(database18, running, "calls")
+    running.stop()
+    with capture_logs() as said, job(both, spark) as again:
+        right(database18, again, "calls")
+        assert [each["aggregate"] for each in said if each["event"] == "aggregate stopped"] == [
+            "letters"
+        ]
+        database18.run("ALTER TABLE letters ADD COLUMN status text DEFAULT 'old'")
+        seed(both, both.aggregate[0], lambda: spark)
+        right(database18, again, "letters", "calls")
+
+
+def test_a_table_that_left_the_publication_stays_stopped_although_it_came_back(
+    both: Config, running: RunningJob, database18: Database, spark: SparkSession
+) -> None:  # M4.6, M5.8
+    database18.run("ALTER PUBLICATION penstock DROP TABLE letters")
+    database18.run("INSERT INTO letters (status, size) VALUES ('lost', 5)")
+    stopped(database18, "letters", "not_sent")
+    setup(both)
+    right(database18, running, "calls")
+    assert stops(database18) == {"letters": "not_sent"}
+    seed(both, both.aggregate[0], lambda: spark)
+    right(database18, running, "letters", "calls")
+
+
+def test_an_aggregate_whose_target_is_gone_waits_for_it_and_no_other(
+    both: Config, running: RunningJob, database18: Database
+) -> None:  # M5.8
+    with capture_logs() as said:
+        database18.run("ALTER TABLE letters_by_status RENAME TO elsewhere")
+        database18.run("INSERT INTO letters (status, size) VALUES ('new', 5)")
+        right(database18, running, "calls")
+        eventually(
+            lambda: [each for each in said if each["event"] == "aggregate not followed"],
+            "it is said",
+        )
+    (told,) = {each["aggregate"] for each in said if each["event"] == "aggregate not followed"}
+    assert told == "letters"
+    # Nothing was lost: it goes on where it was.
+    database18.run("ALTER TABLE elsewhere RENAME TO letters_by_status")
+    right(database18, running, "letters", "calls")
+    assert stops(database18) == {}
+
+
+def test_an_aggregate_that_cannot_begin_keeps_no_other_from_it(
+    both: Config, database18: Database, spark: SparkSession, tmp_path: Path
+) -> None:  # M5.8
+    wrong = counting("letters", dimensions=["no_such_column"], targets=["nowhere"])
+    config = config_of(database18, tmp_path / "log", wrong, counting("calls"))
+    with captured(config):
+        require_ready(config)
+        with job(config, spark) as running:
+            right(database18, running, "calls")
+        alone = config_of(database18, tmp_path / "log", wrong)
+        with pytest.raises(SchemaMismatch, match="has no column no_such_column"):
+            require_ready(alone)
+
+
+def test_a_job_whose_aggregates_have_all_stopped_waits_for_a_reset(
+    both: Config, running: RunningJob, database18: Database, spark: SparkSession
+) -> None:  # M5.8
+    database18.run("TRUNCATE letters, calls")
+    stopped(database18, "letters", "truncated")
+    stopped(database18, "calls", "truncated")
+    running.stop()
+    require_ready(both)
+    with capture_logs() as said, job(both, spark) as again:
+        eventually(
+            lambda: [each for each in said if each["event"] == "waiting for a reset"], "it says so"
+        )
+        for each in both.aggregate:
+            seed(both, each, lambda: spark)
+        right(database18, again, "letters", "calls")
