@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up a machine for Penstock: a virtual environment with all Python packages; from Debian's
-# packages, where they are missing or old and can be installed, Java 17 and PostgreSQL 15 with
-# wal2json; and, for the tests, the newest minor releases of PostgreSQL 16, 17 and 18.
+# packages, where they are missing or old and can be installed, Java 17, PostgreSQL 15 with wal2json
+# and PgBouncer; and, for the tests, the newest minor releases of PostgreSQL 16, 17 and 18.
 #
 # usage: scripts/install.sh VENV        PYTHON names the interpreter (default: python3)
 set -euo pipefail
@@ -25,6 +25,7 @@ missing=()
 java_is_good || missing+=(openjdk-17-jre-headless)
 [ -x /usr/lib/postgresql/15/bin/postgres ] || missing+=(postgresql-15)
 [ -e /usr/lib/postgresql/15/lib/wal2json.so ] || missing+=(postgresql-15-wal2json)
+[ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null || missing+=(pgbouncer)
 # Postgres refuses to run as root; a user namespace is how it runs all the same.
 command -v unshare >/dev/null || missing+=(util-linux)
 
@@ -38,7 +39,7 @@ apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >"$lo
 if [ ${#missing[@]} -gt 0 ]; then
   by_hand="Install these Debian packages: ${missing[*]}"
   command -v apt-get >/dev/null || fail "needed and not here: ${missing[*]}" \
-    "Install Java 17 or newer and PostgreSQL 15 with wal2json (in Debian: ${missing[*]})"
+    "Install Java 17 or newer, PostgreSQL 15 with wal2json and PgBouncer (in Debian: ${missing[*]})"
   may_install || fail "needed and not here: ${missing[*]}" "As root: apt-get install ${missing[*]}"
   say "Installing ${missing[*]}"
   # Debian would start a PostgreSQL server at once; ours are embedded, and it only takes a port.
@@ -49,6 +50,10 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt update || { tail -n 20 "$logs/apt" >&2; fail "apt-get update failed" "$by_hand"; }
   apt install -y --no-install-recommends "${missing[@]}" ||
     { tail -n 20 "$logs/apt" >&2; fail "apt-get install failed" "$by_hand"; }
+  # Debian starts a pooler, too, where systemd runs; the tests start their own.
+  if [[ " ${missing[*]} " == *" pgbouncer "* ]] && [ -d /run/systemd/system ]; then
+    "${as_root[@]}" systemctl disable --now pgbouncer >/dev/null 2>&1 || true
+  fi
 fi
 if may_install; then
   # The tests are for what a fresh machine gets. Where that cannot be had they run on what is here.

@@ -638,6 +638,10 @@ class TableTruncated(PipelineError):
     """A table was emptied, and the reader did not say what that should mean."""
 
 
+class SessionShared(PipelineError):
+    """A pooler gives the sessions of a target to others between transactions."""
+
+
 class TargetMismatch(PipelineError):
     """A target table is missing, or is not what its aggregate needs."""
 

@@ -17,6 +17,7 @@ from penstock.pipelines.target_facts import TargetDatabase, read_target_database
 from penstock.pipelines.targets import Target, targets_of
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
+from penstock.postgres.pooler import require_own_session
 from penstock.sections import Dsn
 
 
@@ -66,6 +67,7 @@ def find_destinations(config: Config, facts: SourceFacts) -> list[tuple[Destinat
         if aggregate.target_dsn is not None:
             dsn = aggregate.conninfo(config.source.conninfo)
             with connect(dsn) as connection:
+                require_own_session(connection, dsn)
                 place, writer = _place(connection), connection.info.user
             ways.setdefault(place, (f"[[aggregate]] {aggregate.name}", dsn))
         found[place].append((aggregate, writer))

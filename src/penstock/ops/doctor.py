@@ -33,6 +33,7 @@ from penstock.ops.setup import connect_for_setup
 from penstock.ops.tools import ToolFacts, check_tools, read_tools
 from penstock.pipelines.held_log import LeftConsumer
 from penstock.postgres.connect import connect
+from penstock.postgres.pooler import require_own_session
 
 # A slot whose plugin is there waits for open transactions; we do not.
 _PROBE_TIMEOUT_MS = 1_000
@@ -165,7 +166,9 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
 
 def _look_at(aggregate: AggregateConfig, config: Config) -> Destination | PenstockError:
     try:
-        with connect(aggregate.conninfo(config.source.conninfo)) as connection:
+        dsn = aggregate.conninfo(config.source.conninfo)
+        with connect(dsn) as connection:
+            require_own_session(connection, dsn)
             name = f"[[aggregate]] {aggregate.name}"
             return read_destination(connection, name, [(aggregate, connection.info.user)])
     except PenstockError as error:

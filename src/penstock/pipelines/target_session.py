@@ -9,6 +9,7 @@ import psycopg
 from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.connection import VALUE_SETTINGS
 from penstock.postgres.failures import translated
+from penstock.postgres.pooler import require_own_session
 
 # Keys come from the log as text, and are parked as text until some later session reads them: both
 # must not depend on what a role or a database is set to meanwhile. Not so the search path and the
@@ -19,9 +20,13 @@ _SETTINGS = {
 
 
 def connect_target(dsn: str, *, lock_timeout_s: float = 0) -> psycopg.Connection[Any]:
-    """As `connect_unlimited`, with values as the log has them."""
+    """Connect as `connect_unlimited`, with values as the log has them.
+
+    Raises `SessionShared` unless the session is ours alone.
+    """
     connection = connect_unlimited(dsn, lock_timeout_s=lock_timeout_s)
     try:
+        require_own_session(connection, dsn)
         with translated("set how values are written"):
             # Not as options of the connection, which a pooler may refuse.
             connection.execute(
