@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import InputUnfit
 from penstock.pipelines.inputs import input_columns, input_types
-from penstock.pipelines.inputs_checked import input_errors
+from penstock.pipelines.inputs_checked import (
+    _GROUPABLE,
+    MAX_SUMMED_PRECISION,
+    can_group,
+    input_errors,
+)
 from penstock.pipelines.old_values import needed_old_values
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import Column
@@ -65,6 +72,38 @@ def test_aliases_that_exist_together_must_have_types_that_go_together() -> None:
         "public.notes: these do not go together"
     )
     assert problems(column("status", base=TEXT), state, **aliased) == []
+
+
+# The names that documents and SQL use, where pg_type has others.
+_SPELLED = {
+    "boolean": "bool",
+    "smallint": "int2",
+    "integer": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+    "char(n)": "bpchar",
+    '"char"': "char",
+}
+
+
+def test_the_documents_list_the_types_that_can_be_dimensions() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "aggregates.md").read_text()
+    _, _, rest = text.partition("**Types that can be dimensions**")
+    can, _, others = rest.partition("**All others cannot**")
+    cannot, _, _ = others.partition("Equal values")
+
+    def grouped(name: str) -> bool:
+        base = BaseType(_SPELLED.get(name, name), name)
+        return can_group(column("c", base=limited(10, 2) if name == "numeric(p,s)" else base))
+
+    listed = re.findall(r"`([^`]+)`", can)
+    assert all(map(grouped, listed))
+    assert {_SPELLED.get(name, name) for name in listed} - {"numeric(p,s)"} == _GROUPABLE - {
+        "numeric"
+    }
+    assert not any(map(grouped, re.findall(r"`([^`]+)`", cannot)))
+    assert f"at most {MAX_SUMMED_PRECISION} digits" in text
 
 
 def test_a_source_whose_rules_are_all_off_may_lack_the_columns() -> None:

@@ -11,6 +11,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import PenstockError
 from penstock.names import TableName
 from penstock.ops.checks.left_out import check_left_out
+from penstock.ops.checks.partition_moves import check_partition_moves
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
@@ -51,6 +52,7 @@ def check_aggregates(
         if not (unfit or lacking or any(now)):
             what = "its columns, with their old values, are in the WAL"
             yield Finding("aggregate_inputs", "ok", subject, what)
+        yield from check_partition_moves(aggregate, facts)
         yield from _reads(aggregate, facts, subject)
         destination = destinations.get(aggregate.name)
         if isinstance(destination, PenstockError):
