@@ -141,6 +141,8 @@ class LogConfig(Section):
     segment_age_min: Annotated[Number, Field(gt=0)] = 60.0
     # What everybody has applied is kept for so long all the same.
     min_age_h: Annotated[Number, Field(ge=0)] = 24.0
+    # And no more than so much of it: a disk of common size is not filled by what nobody needs.
+    max_history_gib: Annotated[Number, Field(gt=0)] = 10.0
     # The disk budget; without one the log grows as long as its consumers lag.
     max_gib: Annotated[Number, Field(gt=0)] | None = None
     # At the budget: wait for the slowest consumer, or release it, so that it must seed again.

@@ -25,6 +25,18 @@ def few(things: Iterable[object], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def binary_size(size: float) -> str:
+    """A number of bytes as people read it.
+
+    >>> binary_size(900), binary_size(5 * 2**20), binary_size(3.68 * 2**30)
+    ('900 bytes', '5.0 MiB', '3.7 GiB')
+    """
+    for unit, one in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= one:
+            return f"{size / one:.1f} {unit}"
+    return counted(int(size), "byte")
+
+
 def duration(seconds: float) -> str:
     """A span of time as people say it, rounded down to its two largest units.
 

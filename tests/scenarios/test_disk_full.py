@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+from penstock.capture import disk_forecast, pump
 from penstock.changelog import writer
 from penstock.changelog.checking import check_log
 from penstock.changelog.reader import LogReader
@@ -168,3 +169,27 @@ def test_after_a_failed_write_or_sync_the_rest_is_asked_for_again(
         assert running.connections > times
         assert any("cannot be written" in reason for reason in running.reasons())
     check_log(LogReader(tmp_path))
+
+
+def test_a_disk_that_is_filling_is_reported_before_it_is_full(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # M7.3: what is measured for minutes is measured for a moment here.
+    monkeypatch.setattr(disk_forecast, "_LEAST_SPAN_S", 0.5)
+    monkeypatch.setattr(disk_forecast, "_EVERY_S", 0.1)
+    monkeypatch.setattr(pump, "_PRUNE_INTERVAL_S", 0.1)
+    prepare(database)
+    with small_disk(tmp_path / "disk", mib=64) as disk:
+        config = capture_config(database.dsn(), disk.path / "log", log={"segment_mib": 0.5})
+
+        def reported(running: RunningCapture) -> list[dict[str, object]]:
+            filling = "the disk of the log is filling"
+            return [dict(each) for each in running.said if each["event"] == filling]
+
+        with capturing(config) as running, Writers(database, 2):
+            eventually(lambda: reported(running), "it is reported")
+            (warning,) = reported(running)
+            assert LogReader(disk.path / "log").end().lsn
+    assert "MiB" in str(warning["free"])
+    assert "a day" in str(warning["grows_by"])
+    assert "max_history_gib in [log]" in str(warning["remedy"])

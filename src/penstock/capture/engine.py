@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
+from shutil import disk_usage
 
 import structlog
 
 from penstock.capture.abandoning import Abandoned, unless_stopped
+from penstock.capture.disk_forecast import DiskForecast, DiskUse
 from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
 from penstock.capture.policy import Patience
 from penstock.capture.primary_keys import PrimaryKeys
@@ -21,6 +24,7 @@ from penstock.capture.start import check_log, check_source
 from penstock.capture.telling import Telling
 from penstock.changelog.identity import FILE as LOG_FILE
 from penstock.changelog.identity import LogIdentity
+from penstock.changelog.maintenance import Pruned
 from penstock.changelog.settings import log_settings, retention_settings
 from penstock.changelog.writer import LogWriter
 from penstock.config import Config
@@ -51,6 +55,8 @@ class Capture:
         self._stop = threading.Event()
         self._connection: ReplicationConnection | None = None
         self._telling = Telling()
+        retention = retention_settings(config.log)
+        self._forecast = DiskForecast(retention.history_bytes, retention.max_bytes)
         # For those who watch: the newest session, heartbeats, and how often we connected.
         self.session: ReplicationSession | None = None
         self.heartbeat = HeartbeatMeter(owner=f"{config.source.slot}")
@@ -147,6 +153,7 @@ class Capture:
                     self.heartbeat,
                     self._stop,
                     on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
+                    on_pruned=self._warn_of_full_disk,
                     described=keys.marked,
                 )
                 pump.keep_small(now)
@@ -164,6 +171,13 @@ class Capture:
                 self._connection = None
                 keys.close()
                 log.close()
+
+    def _warn_of_full_disk(self, pruned: Pruned, now: float) -> None:
+        with suppress(OSError):  # what is wrong with the disk is reported when it is written to
+            free_bytes = disk_usage(self._log.path).free
+            use = DiskUse(pruned.log_bytes, pruned.history_bytes, free_bytes)
+            if (facts := self._forecast.warning(use, now)) is not None:
+                _log.warning("the disk of the log is filling", **facts)
 
     def _following(self, start_lsn: Lsn, *, news: bool) -> None:
         if news:

@@ -18,7 +18,7 @@ from penstock.capture.acks import AckTracker
 from penstock.capture.flushing import FlushPolicy
 from penstock.capture.heartbeat import PREFIX, HeartbeatMeter
 from penstock.capture.storing import store
-from penstock.changelog.maintenance import prune
+from penstock.changelog.maintenance import Pruned, prune
 from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
@@ -44,6 +44,8 @@ class Pump:
     stop: threading.Event
     # Called after each flush.
     on_durable: Callable[[], None] = lambda: None
+    # Called after each look of retention.
+    on_pruned: Callable[[Pruned, float], None] = lambda _pruned, _now: None
     # Called with each description of a table, before the log gets it.
     described: Callable[[bytes], bytes] = lambda payload: payload
     _fragmenter: Fragmenter = field(init=False)
@@ -157,5 +159,6 @@ class Pump:
         if pruned.over_budget and not self._over_budget:
             _log.error("the log is beyond its disk budget: an open transaction needs all of it")
         self._over_budget = pruned.over_budget
+        self.on_pruned(pruned, now)
         if pruned.full and budget is not None:
             raise LogAtBudget(self.log.where, budget)

@@ -24,11 +24,16 @@ class Pruned:
     full: bool
     # Beyond the budget, and nobody does: an open transaction needs what is there.
     over_budget: bool
+    # What is left, and the part of it that is only kept for its age.
+    log_bytes: int = 0
+    history_bytes: int = 0
 
 
 def prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
     """Remove what may go. Beyond the budget the minimum age no longer counts, and with
-    `invalidate` neither do the slowest consumers, as far as that frees anything."""
+    `invalidate` neither do the slowest consumers, as far as that frees anything. The age does not
+    count either for history, the part that nobody needs any more, beyond its own limit.
+    """
     with writer.failures():
         return _prune(writer, settings)
 
@@ -44,6 +49,7 @@ def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
         numbers = _removable(writer, segments, counted, 0.0 if excess > 0 else settings.min_age_s)
         if excess > 0:
             numbers = _just_enough(segments, numbers, excess)
+        numbers = max(numbers, _beyond_history(writer, segments, counted, settings), key=len)
         writer.remove_segments(numbers)
         gone += [segment for segment in segments if segment.number in numbers]
         segments = writer.segment_facts()
@@ -54,6 +60,7 @@ def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
         slowest = min(counted, key=lambda consumer: consumer.applied_lsn)
         invalidate(writer.storage, slowest)
         released.append(slowest.name)
+    history = _removable(writer, segments, counted, 0.0)
     return Pruned(
         tuple(segment.number for segment in gone),
         gone[-1].last_lsn if gone else None,
@@ -61,6 +68,8 @@ def _prune(writer: LogWriter, settings: RetentionSettings) -> Pruned:
         tuple(released),
         full=held_back,
         over_budget=excess > 0 and not held_back,
+        log_bytes=_size(segments),
+        history_bytes=_size(segments, history),
     )
 
 
@@ -79,10 +88,27 @@ def _removable(
     )
 
 
+def _beyond_history(
+    writer: LogWriter,
+    segments: Sequence[SegmentFacts],
+    counted: Sequence[Consumer],
+    settings: RetentionSettings,
+) -> list[int]:
+    """Return the oldest of those that are kept for their age only, beyond the limit of these."""
+    if settings.history_bytes is None:
+        return []
+    history = _removable(writer, segments, counted, 0.0)
+    return _just_enough(segments, history, _size(segments, history) - settings.history_bytes)
+
+
+def _size(segments: Sequence[SegmentFacts], numbers: Sequence[int] | None = None) -> int:
+    return sum(each.size for each in segments if numbers is None or each.number in numbers)
+
+
 def _excess(segments: Sequence[SegmentFacts], settings: RetentionSettings) -> int:
     if settings.max_bytes is None:
         return 0
-    return sum(segment.size for segment in segments) - settings.max_bytes
+    return _size(segments) - settings.max_bytes
 
 
 def _just_enough(

@@ -26,6 +26,8 @@ class RetentionSettings:
     # None: no limit.
     max_bytes: int | None = None
     on_full: Literal["wait", "invalidate"] = "wait"
+    # Of what everybody has applied, however young. None: no limit but the age.
+    history_bytes: int | None = 10 * 2**30
 
 
 def log_settings(config: LogConfig) -> LogSettings:
@@ -41,4 +43,5 @@ def retention_settings(config: LogConfig) -> RetentionSettings:
         min_age_s=config.min_age_h * 3600,
         max_bytes=None if config.max_gib is None else int(config.max_gib * 2**30),
         on_full=config.on_full,
+        history_bytes=int(config.max_history_gib * 2**30),
     )

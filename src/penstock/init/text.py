@@ -28,6 +28,8 @@ _HEAD = """\
 _LOG = """\
 # Makes it about a third of its size ("lz4") or a seventh ("zstd"), for some more work.
 # compression = "lz4"
+# Of what all readers have applied, it keeps a day, and no more than this.
+# max_history_gib = 10
 # The most it may take on disk. Without it, the log grows for as long as its slowest reader lags.
 # max_gib = 50
 

@@ -191,6 +191,26 @@ def test_at_the_budget_young_segments_go_but_only_as_many_as_it_takes() -> None:
     writer.close()
 
 
+def test_history_beyond_its_limit_goes_however_young_and_nothing_that_is_needed() -> None:
+    storage = MemoryStorage()
+    writer = long_log(storage)
+    total = sum(segment.size for segment in writer.segment_facts())
+    settings = RetentionSettings(min_age_s=3600, history_bytes=total // 4)
+    consumers.register(storage, "slow", LOG_ID, IDENTITY.start_lsn)
+    outcome = prune(writer, settings)
+    assert (outcome.segments, outcome.full, outcome.history_bytes) == ((), False, 0)
+    consumers.register(storage, "slow", LOG_ID, Lsn(0x2000 + 16 * 10))
+    outcome = prune(writer, settings)
+    left = writer.segment_facts()
+    assert outcome.log_bytes == sum(segment.size for segment in left)
+    assert total // 4 - 1000 < outcome.history_bytes <= total // 4
+    # It was half of the log, of which the younger half is kept.
+    assert LogReader(storage).start().lsn < Lsn(0x2000 + 16 * 10)
+    assert prune(writer, RetentionSettings(min_age_s=3600)).segments == ()
+    assert prune(writer, settings).segments == ()
+    writer.close()
+
+
 def test_wait_keeps_everything_and_says_that_the_log_is_full() -> None:
     storage = MemoryStorage()
     writer = long_log(storage)

@@ -26,6 +26,7 @@ def test_units_are_converted() -> None:
         min_age_h=0.5,
         max_gib=1.5,
         on_full="invalidate",
+        max_history_gib=2,
     )
     assert log_settings(config) == LogSettings(2 * 2**20, 180.0, compression=Compression.ZSTD)
-    assert retention_settings(config) == RetentionSettings(1800.0, 3 * 2**29, "invalidate")
+    assert retention_settings(config) == RetentionSettings(1800.0, 3 * 2**29, "invalidate", 2**31)
