@@ -102,9 +102,9 @@ def _follow(storage: Storage, segment: SegmentReader, start: End, where: str) ->
             break
         complete = max(complete, frame.header.complete_lsn)
         position = frame.end
-    if position < size and _synced_beyond(storage, segment.number, position):
-        name = f"{where}/{segment_name(segment.number)}"
-        raise LogCorrupt(name, position, "a frame is not what it was")
+    name = segment_name(segment.number)
+    if position < size and synced_beyond(storage.read(name, position), position):
+        raise LogCorrupt(f"{where}/{name}", position, "a frame is not what it was")
     return replace(start, position=position, complete_lsn=complete, refers_to=refers_to)
 
 
@@ -115,10 +115,9 @@ def oldest_reference(segment: SegmentReader, frame: FrameAt, known: int) -> int:
     return min(filter(None, (oldest, known)), default=0)
 
 
-def _synced_beyond(storage: Storage, number: int, position: int) -> bool:
-    """Whether a whole header behind `position` shows that the segment was synced beyond it."""
-    rest = storage.read(segment_name(number), position)
-    at = rest.find(FRAME_MAGIC, 1)
+def synced_beyond(rest: bytes, position: int) -> bool:
+    """Whether a whole header in `rest`, a file from `position` on, shows a sync beyond it."""
+    at = rest.find(FRAME_MAGIC)
     while at >= 0:
         try:
             header = FrameHeader.unpack(rest[at : at + FRAME_HEADER_SIZE])

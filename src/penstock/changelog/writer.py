@@ -97,8 +97,9 @@ class LogWriter(Closing):
                 )
             self.identity = self._identify(identity)
             self._fence = Fence(self._storage, self.where)
-            self._tables = TableBook(self._storage)
-            self._start(find_end(self._storage, self.where))
+            end = find_end(self._storage, self.where)
+            self._tables = TableBook(self._storage, end.last_segment if end is not None else 1)
+            self._start(end)
             self._last_commit_lsn = self.complete_lsn
             self._lock = on_failure.pop_all()
         self._opened = True
@@ -121,7 +122,7 @@ class LogWriter(Closing):
             if description.xid:
                 self._unfinished.describe(description.xid, description.subxid, content)
             else:
-                self._tables.note(TableEntry(self._last_commit_lsn, content))
+                self._tables.note(TableEntry(self._last_commit_lsn, content), self._segment)
 
     def abort(self, abort: Abort) -> None:
         self._unfinished.abort(abort)
@@ -132,7 +133,7 @@ class LogWriter(Closing):
         finished = self._unfinished.finish(xid)
         for content in finished.definitions:
             # Its own changes from before it was described so commit here too.
-            self._tables.note(TableEntry(commit.lsn, content))
+            self._tables.note(TableEntry(commit.lsn, content), self._segment)
         self._last_commit_lsn = commit.lsn
         pieces, seq = [], 0
         for number, piece in enumerate(finished.pieces):
@@ -207,6 +208,7 @@ class LogWriter(Closing):
         if not numbers:
             return
         self._first_segment = max(numbers) + 1
+        self._tables.forget_before(self._first_segment)
         with self.failures():
             self._publish()
             # On disk first: a head that still named them would make their absence look like damage.
@@ -322,6 +324,7 @@ class LogWriter(Closing):
         if content not in self._defined_at:
             file = self._appender()
             self._defined_at[content] = file.size
+            self._tables.used(content, self._segment)
             file.write(
                 relation_frame(
                     content,
