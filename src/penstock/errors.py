@@ -158,8 +158,12 @@ class WrongTimeline(SourceError):
     """After a failover: the new server left our timeline before our position."""
 
 
+class OlderTimeline(SourceError):
+    """The log has followed a failover, and this server has not: it was left behind."""
+
+
 class ServerRewound(SourceError):
-    """The server's WAL ends before our position: restored from an older image."""
+    """The server does not have what it had before: restored from an older image."""
 
 
 class NotLogical(SourceError):
@@ -401,6 +405,13 @@ class LogNotWritten(LogError):
             remedy="Make room or mend the disk; nothing is lost, and capture goes on by itself",
             path=path,
         )
+
+
+class LogNotContinued(LogError):
+    """The log was refused before, for a reason that is not known any more."""
+
+    def __init__(self, problem: str, remedy: str | None = None) -> None:
+        super().__init__(problem, remedy=remedy or f"Start a new log: {new_log()}")
 
 
 class LogFull(LogNotWritten):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from penstock.errors import WrongTimeline
+from penstock.errors import OlderTimeline, SourceUnavailable, WrongTimeline
+from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.embedded import EmbeddedPostgres
 from support.capturing import RunningCapture, capture_config, capturing
 from support.database import Database
@@ -99,6 +101,12 @@ def test_a_server_in_recovery_is_waited_for_and_followed_once_promoted(
         connections = running.connections
         eventually(lambda: refusals(running) >= 2, "it is tried again while in recovery")
         assert in_recovery(own_server)
+        with (
+            ReplicationConnection(database.dsn()) as connection,
+            pytest.raises(SourceUnavailable, match="in recovery"),
+        ):
+            # Its position may be behind ours, which says nothing about the log.
+            connection.identify()
         assert running.running
         assert running.connections == connections, "nothing is read from a standby"
         assert timeline(tmp_path) == 1
@@ -139,5 +147,35 @@ def test_a_server_promoted_before_our_position_is_refused(
         assert isinstance(error, WrongTimeline)
         assert "left timeline 1 at" in str(error)
         assert "seed the targets again" in str(error)
+        assert str(refusal(database, log)) == str(error)
     assert timeline(log) == 1
     assert Mirror(log).read().commits == mirror.commits
+
+
+def test_a_server_that_a_failover_left_behind_is_refused_and_the_promoted_one_still_followed(
+    own_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    # M7.3: the log is right, and only the DSN leads to another server for a while.
+    mirror = Mirror(tmp_path / "log")
+    config = capture_config(own_server.dsn("app"), tmp_path / "log")
+    with Database(own_server, "app") as database:
+        prepare(database)
+        with capturing(config):
+            mirror.must_equal(database)
+        own_server.stop()
+        shutil.copytree(own_server.data_dir, tmp_path / "left_behind")
+        promote(own_server)
+        with capturing(config):
+            mirror.must_equal(database)
+        own_server.stop()
+        shutil.move(own_server.data_dir, tmp_path / "promoted")
+        shutil.copytree(tmp_path / "left_behind", own_server.data_dir)
+        own_server.start()
+        error = refusal(database, tmp_path / "log")
+        assert isinstance(error, OlderTimeline)
+        own_server.stop()
+        shutil.rmtree(own_server.data_dir)
+        shutil.move(tmp_path / "promoted", own_server.data_dir)
+        own_server.start()
+        with capturing(config):
+            mirror.must_equal(database)

@@ -18,10 +18,10 @@ from penstock.errors import (
     LogFormatUnknown,
     LogInUse,
     LogUnwritable,
+    OlderTimeline,
     SlotInUse,
     WrongServer,
     WrongSlot,
-    WrongTimeline,
 )
 from support.capturing import capture_config, capturing
 from support.database import Database
@@ -145,8 +145,9 @@ def test_a_log_of_a_timeline_that_the_server_never_was_on_is_refused(
     fields = json.loads((tmp_path / "log.json").read_bytes())
     (tmp_path / "log.json").write_text(json.dumps({**fields, "timeline": 7}))
     error = refusal(database18, tmp_path)
-    assert isinstance(error, WrongTimeline)
-    assert "never was on timeline 7" in str(error)
+    assert isinstance(error, OlderTimeline)
+    assert "the log has followed a failover to 7" in str(error)
+    assert not (tmp_path / "refused.json").exists(), "the promoted server may be well"
 
 
 def test_a_log_of_another_slot_is_refused(database18: Database, tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from penstock.capture.telling import Telling
 from penstock.changelog.identity import FILE as LOG_FILE
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.maintenance import Pruned
+from penstock.changelog.refusal import check_not_refused
 from penstock.changelog.settings import log_settings, retention_settings
+from penstock.changelog.storage import LocalStorage
 from penstock.changelog.writer import LogWriter
 from penstock.config import Config
 from penstock.errors import PenstockError, PublicationMissing, SlotMissing
@@ -123,6 +125,7 @@ class Capture:
 
     def _follow(self) -> None:
         """One connection, from start to end."""
+        check_not_refused(LocalStorage(self._log.path))
         slot = unless_stopped(self._stop, lambda: check_source(self._source))
         with unless_stopped(
             self._stop, self._connect, undo=ReplicationConnection.close

@@ -7,13 +7,19 @@ exist, and says nothing.
 
 from __future__ import annotations
 
-from penstock.changelog.belonging import check_not_rewound, check_server, check_timeline
+from penstock.changelog.belonging import (
+    check_not_rewound,
+    check_server,
+    check_timeline,
+    check_transaction_ids,
+)
+from penstock.changelog.refusal import kept_refusals
 from penstock.changelog.writer import LogWriter
 from penstock.config import SourceConfig
-from penstock.errors import PublicationMissing, SlotAheadOfLog, SourceUnavailable
+from penstock.errors import PublicationMissing, SlotAheadOfLog
 from penstock.postgres.catalog import check_version, check_wal_level, read_server
 from penstock.postgres.connect import connect
-from penstock.postgres.connection import ReplicationConnection, SystemIdentity
+from penstock.postgres.connection import ReplicationConnection, SystemIdentity, require_primary
 from penstock.postgres.failures import translated
 from penstock.postgres.slots import SlotFacts, check_slot, read_slot
 
@@ -24,12 +30,7 @@ def check_source(source: SourceConfig) -> SlotFacts:
         server = read_server(connection)
         check_version(server.version_number)
         check_wal_level(server.wal_level)
-        if server.in_recovery:
-            # Promoted under us it would change its timeline, and we would not know where.
-            raise SourceUnavailable(
-                "the server is in recovery: it is a standby, or about to be promoted",
-                remedy="Penstock waits for the promotion; to read from the primary, name it in dsn",
-            )
+        require_primary(str(server.in_recovery).lower())
         found = connection.execute(
             "SELECT 1 FROM pg_publication WHERE pubname = %s", [source.publication]
         ).fetchone()
@@ -42,12 +43,24 @@ def check_source(source: SourceConfig) -> SlotFacts:
 def check_log(
     log: LogWriter, connection: ReplicationConnection, server: SystemIdentity, slot: SlotFacts
 ) -> None:
-    """The log and this server's WAL belong together, and nothing in between is lost."""
+    """The log and this server's WAL belong together, and nothing in between is lost.
+
+    If they do not, the log keeps that: it is not continued when the server's WAL has grown.
+    """
     check_server(log.identity, server, slot.name)
+    with log.failures(), kept_refusals(log.storage):
+        _check_history(log, connection, server, slot)
+    log.begin_ids(server.ids)
+
+
+def _check_history(
+    log: LogWriter, connection: ReplicationConnection, server: SystemIdentity, slot: SlotFacts
+) -> None:
     if server.timeline != log.identity.timeline:
         history = connection.timeline_history(server.timeline)
         check_timeline(log.identity.timeline, server.timeline, history, log.complete_lsn, log.where)
         log.follow_timeline(server.timeline)
     check_not_rewound(log.complete_lsn, server.wal_end, log.where)
+    check_transaction_ids(log.highest_xid, server, log.where)
     if slot.confirmed_lsn is not None and slot.confirmed_lsn > log.complete_lsn:
         raise SlotAheadOfLog(slot.name, slot.confirmed_lsn, log.where, log.complete_lsn)

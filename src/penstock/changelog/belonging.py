@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 from penstock.changelog.identity import LogIdentity
-from penstock.errors import ServerRewound, WrongServer, WrongSlot, WrongTimeline, new_log
+from penstock.errors import (
+    OlderTimeline,
+    ServerRewound,
+    WrongServer,
+    WrongSlot,
+    WrongTimeline,
+    new_log,
+)
 from penstock.lsn import Lsn
 from penstock.postgres.connection import SystemIdentity
 
@@ -27,6 +34,16 @@ def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn, log: 
 
     `log`: the folder of ours.
     """
+    if theirs < ours:
+        # The server that our timeline goes on with may be well: this refusal is not kept.
+        raise OlderTimeline(
+            f"the server is on timeline {theirs}, and the log has followed a failover to {ours}",
+            remedy=(
+                "Correct dsn in [source], so that it leads to the server that was promoted. If it "
+                f"is gone, start a new log: {new_log(log)}"
+            ),
+            timeline=theirs,
+        )
     switches = {
         int(match[1]): Lsn.parse(match[2])
         for match in re.finditer(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", history, re.MULTILINE)
@@ -46,12 +63,26 @@ def check_timeline(ours: int, theirs: int, history: str, durable_lsn: Lsn, log: 
 
 def check_not_rewound(durable_lsn: Lsn, wal_end: Lsn, log: str) -> None:
     if wal_end < durable_lsn:
-        raise ServerRewound(
-            f"the server's WAL ends at {wal_end}, before our position {durable_lsn}",
-            remedy=(
-                "The server was restored from an older image, so the log holds changes that it "
-                f"no longer has. Start a new one: {new_log(log)}"
-            ),
-            wal_end=wal_end,
-            durable_lsn=durable_lsn,
+        raise _rewound(
+            f"the server's WAL ends at {wal_end}, before our position {durable_lsn}", log
         )
+
+
+def check_transaction_ids(highest_xid: int, server: SystemIdentity, log: str) -> None:
+    """A server that has not yet given an id which the log knows cannot be where the log was."""
+    next_xid = server.ids.next_xid
+    if next_xid <= highest_xid:
+        raise _rewound(
+            f"the server's next transaction is {next_xid}, and the log knows {highest_xid} already",
+            log,
+        )
+
+
+def _rewound(problem: str, log: str) -> ServerRewound:
+    return ServerRewound(
+        problem,
+        remedy=(
+            "The server was restored from an older image, so the log holds changes that it "
+            f"no longer has. Start a new one: {new_log(log)}"
+        ),
+    )

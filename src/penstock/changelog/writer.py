@@ -41,6 +41,7 @@ from penstock.changelog.segments import SegmentReader, segment_name, segment_num
 from penstock.changelog.settings import LogSettings
 from penstock.changelog.storage import Appender, LocalStorage, Storage
 from penstock.changelog.tables import TableBook, TableEntry
+from penstock.changelog.transaction_ids import HighestXid
 from penstock.changelog.unfinished import Unfinished
 from penstock.closing import Closing
 from penstock.errors import (
@@ -53,6 +54,7 @@ from penstock.errors import (
     LogUnwritable,
 )
 from penstock.lsn import Lsn
+from penstock.postgres.connection import TransactionIds
 from penstock.postgres.fragments import Abort, Commit, Description, Fragment
 
 _LOCK = "writer.lock"
@@ -97,6 +99,7 @@ class LogWriter(Closing):
                 )
             self.identity = self._identify(identity)
             self._fence = Fence(self._storage, self.where)
+            self._xids = HighestXid(self._storage)
             end = find_end(self._storage, self.where)
             self._tables = TableBook(self._storage, end.last_segment if end is not None else 1)
             self._start(end)
@@ -130,6 +133,7 @@ class LogWriter(Closing):
     def commit(self, xid: int, commit: Commit) -> None:
         if commit.lsn <= self.complete_lsn:
             raise RuntimeError(f"a commit at {commit.lsn}, and {self.complete_lsn} is complete")
+        self._xids.committed(xid)
         finished = self._unfinished.finish(xid)
         for content in finished.definitions:
             # Its own changes from before it was described so commit here too.
@@ -154,8 +158,18 @@ class LogWriter(Closing):
                 self._write_frame(max(complete_up_to, self._written_lsn))
             self._sync()
             self._publish()
+            self._xids.flushed(self.complete_lsn, time.monotonic())
             if self._is_full():
                 self._roll()
+
+    @property
+    def highest_xid(self) -> int:
+        """The highest transaction id that the log knows; 0: none."""
+        return self._xids.known
+
+    def begin_ids(self, now: TransactionIds) -> None:
+        """Note transaction ids from here on; `now` are the server's."""
+        self._xids.begin(now)
 
     def follow_timeline(self, timeline: int) -> None:
         """The server was promoted, and its history agrees with the log."""
@@ -166,6 +180,10 @@ class LogWriter(Closing):
     def close(self) -> None:
         """Let go of the log; what was not flushed was not confirmed, and comes again."""
         if self._file is not None:
+            # What is not saved only makes a check weaker.
+            with contextlib.suppress(OSError, LogFenced):
+                self._fence.check()
+                self._xids.save()
             self._file.close()
             self._file = None
         self._lock.close()

@@ -10,13 +10,21 @@ from typing import Any
 
 import psycopg
 
-from penstock.changelog.belonging import check_not_rewound, check_server
+from penstock.changelog.belonging import (
+    check_not_rewound,
+    check_server,
+    check_timeline,
+    check_transaction_ids,
+)
 from penstock.changelog.reader import LogReader
+from penstock.changelog.refusal import check_not_refused, kept_refusals
+from penstock.changelog.transaction_ids import read_highest
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.lsn import Lsn
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.postgres.cancelling import cancelled_by
+from penstock.postgres.connection import ReplicationConnection, SystemIdentity
 from penstock.postgres.failures import translated
 from penstock.postgres.snapshots import keep_as_they_were, snapshot
 from penstock.postgres.tables import read_tables
@@ -45,6 +53,7 @@ def source_snapshot(
     `WrongServer`, `ServerRewound`. `stop` ends it with `Cancelled`.
     """
     stop = stop or Event()
+    check_not_refused(log.storage)
     # Before: what is in the log by now is in the snapshot of its server.
     end = log.end().lsn
     tables = [source.table for source in aggregate.sources]
@@ -54,9 +63,20 @@ def source_snapshot(
         cancelled_by(stop, taken.connection),
     ):
         check_server(log.identity, taken.server, config.source.slot)
-        check_not_rewound(end, taken.lsn, log.where)
+        with kept_refusals(log.storage):
+            if taken.server.timeline != log.identity.timeline:
+                _check_timeline(config, taken.server, end, log)
+            check_not_rewound(end, taken.lsn, log.where)
+            check_transaction_ids(read_highest(log.storage), taken.server, log.where)
         # Those whose rows are read: the role may have no right on the others.
         read = [source.table for source in aggregate.sources if source.rows_count]
         keep_as_they_were(taken.connection, read)
         types = types_of(read_tables(taken.connection, tables))
         yield SourceSnapshot(taken.connection, taken.lsn, bind(aggregate, types, taken.lsn))
+
+
+def _check_timeline(config: Config, server: SystemIdentity, end: Lsn, log: LogReader) -> None:
+    """After a failover that capture has not followed yet."""
+    with ReplicationConnection(config.source.conninfo) as connection:
+        history = connection.timeline_history(server.timeline)
+    check_timeline(log.identity.timeline, server.timeline, history, end, log.where)

@@ -28,6 +28,7 @@ from penstock.errors import (
     SlotInUse,
     SlotMissing,
     SourceError,
+    SourceUnavailable,
     new_log,
 )
 from penstock.lsn import Lsn
@@ -56,13 +57,56 @@ _GOODBYE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionIds:
+    """A server's transaction ids at one moment, each with 64 bits."""
+
+    # The next one that it will give.
+    next_xid: int
+    # The highest of those that have ended. How is in the WAL before `ended_lsn`, which need not be
+    # on disk: a crash may take it back, and the server gives the id once more.
+    ended_xid: int
+    ended_lsn: Lsn
+
+    @classmethod
+    def parse(cls, snapshot_xmax: str, age_of_first: str, insert_lsn: str) -> TransactionIds:
+        """Take the columns of `TRANSACTION_IDS`."""
+        beyond_ended = int(snapshot_xmax)
+        since = (int(age_of_first) + _FIRST_XID - beyond_ended) % 2**32
+        return cls(beyond_ended + since, beyond_ended - 1, Lsn.parse(insert_lsn))
+
+
+_FIRST_XID = 3
+# A snapshot knows what has ended, with 64 bits. Of the next id there are 32, as the age of the
+# first one; to ask for an id would use one up. The position is read after the snapshot was taken.
+TRANSACTION_IDS = (
+    f"SELECT pg_snapshot_xmax(pg_current_snapshot())::text, age('{_FIRST_XID}'::xid)::text,"
+    " pg_current_wal_insert_lsn()::text"
+)
+IN_RECOVERY = "SELECT pg_is_in_recovery()::text"
+
+
+@dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """Which server this is, and where its WAL ends (`IDENTIFY_SYSTEM`)."""
+    """Which server this is, and how far it has come. It is no standby."""
 
     system_id: str
     timeline: int
     wal_end: Lsn
     database: str
+    ids: TransactionIds
+
+
+def require_primary(in_recovery: str) -> None:
+    """Take the answer to `IN_RECOVERY`, which must come before the server's position.
+
+    A standby is behind its primary, which is no reason to refuse the primary; and promoted under us
+    it would change its timeline, and we would not know where.
+    """
+    if in_recovery == "true":
+        raise SourceUnavailable(
+            "the server is in recovery: it is a standby, or about to be promoted",
+            remedy="Penstock waits for the promotion; to read from the primary, name it in dsn",
+        )
 
 
 # How values are written as text depends on settings that a server, a database or a role may have
@@ -125,8 +169,11 @@ class ReplicationConnection(Closing):
         return max(1, min(4, self.server_version // 10_000 - 12))
 
     def identify(self) -> SystemIdentity:
+        """Raises `SourceUnavailable` for a standby."""
+        require_primary(*self._row(IN_RECOVERY, 1))
         system_id, timeline, wal_end, database = self._row("IDENTIFY_SYSTEM", 4)
-        return SystemIdentity(system_id, int(timeline), Lsn.parse(wal_end), database)
+        ids = TransactionIds.parse(*self._row(TRANSACTION_IDS, 3))
+        return SystemIdentity(system_id, int(timeline), Lsn.parse(wal_end), database, ids)
 
     def timeline_history(self, timeline: int) -> str:
         """Which timelines the server was on before this one, and where it left each."""

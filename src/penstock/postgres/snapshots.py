@@ -21,7 +21,14 @@ from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.connect import connect, connect_unlimited
-from penstock.postgres.connection import VALUE_SETTINGS, SystemIdentity
+from penstock.postgres.connection import (
+    IN_RECOVERY,
+    TRANSACTION_IDS,
+    VALUE_SETTINGS,
+    SystemIdentity,
+    TransactionIds,
+    require_primary,
+)
 from penstock.postgres.failures import translated
 from penstock.postgres.slots import CREATE_DEADLINE_S
 from penstock.postgres.waiting import GaveUp, OnWait, watched
@@ -95,10 +102,16 @@ def keep_as_they_were(reading: psycopg.Connection[Any], tables: Iterable[TableNa
 
 def _identified(exporting: psycopg.Connection[Any]) -> SystemIdentity:
     with translated("ask which server this is"):
-        row = exporting.execute("IDENTIFY_SYSTEM").fetchone()
-    assert row is not None  # noqa: S101 - the command answers with a row
-    system_id, timeline, wal_end, database = row
-    return SystemIdentity(system_id, timeline, Lsn.parse(wal_end), database)
+        require_primary(*_row(exporting, IN_RECOVERY))
+        system_id, timeline, wal_end, database = _row(exporting, "IDENTIFY_SYSTEM")
+        ids = TransactionIds.parse(*_row(exporting, TRANSACTION_IDS))
+    return SystemIdentity(system_id, timeline, Lsn.parse(wal_end), database, ids)
+
+
+def _row(connection: psycopg.Connection[Any], command: str) -> tuple[Any, ...]:
+    row = connection.execute(command.encode()).fetchone()
+    assert row is not None  # noqa: S101 - each of these commands answers with a row
+    return tuple(row)
 
 
 def _exported(

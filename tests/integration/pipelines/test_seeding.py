@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -227,9 +228,26 @@ def test_rows_of_a_server_that_was_restored_are_not_mixed_with_the_log(
     source: Database, tmp_path: Path
 ) -> None:  # M3.9, M5.5
     config = config_of(source, tmp_path, Lsn(source.wal_position() + 2**30))
-    with pytest.raises(ServerRewound, match=r"WAL ends at .*, before our position"):
+    with pytest.raises(ServerRewound, match=r"WAL ends at .*, before our position") as first:
         seed(config, SEEDED, no_spark)
     assert shown(source) == {}
+    # M1.8: nor later, when the server's WAL has grown past the log.
+    grown = config_of(source, tmp_path / "grown")
+    shutil.copy(tmp_path / "refused.json", tmp_path / "grown")
+    with pytest.raises(ServerRewound) as again:
+        seed(grown, SEEDED, no_spark)
+    assert str(again.value) == str(first.value)
+
+
+def test_nor_are_those_of_one_whose_transactions_have_not_come_as_far(
+    source: Database, tmp_path: Path
+) -> None:  # M1.8, M5.5
+    config = config_of(source, tmp_path)
+    next_xid = int(source.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))
+    (tmp_path / "highest_xid").write_text(f"{next_xid + 1000}\n")
+    with pytest.raises(ServerRewound, match="next transaction"):
+        seed(config, SEEDED, no_spark)
+    assert (tmp_path / "refused.json").exists()
 
 
 def test_nor_are_those_of_another_database(source: Database, tmp_path: Path) -> None:  # M3.9, M5.5
