@@ -54,6 +54,7 @@ from penstock.pipelines.sources import Sources, Unfit, read_sources
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.target_tables import unusable
+from penstock.pipelines.watch_report import WatchReport
 from penstock.pipelines.writing import Writer
 from penstock.postgres.cancelling import Cancelled
 from penstock.scratch import scratch_folder
@@ -464,9 +465,10 @@ class Job:
         return found is None
 
     def _watch_sources(self) -> None:
-        """What is wrong with the server itself is for capture to tell."""
+        """Look every half minute; what keeps us from it is reported, and ends nothing."""
+        report = WatchReport()
         while not self._stopping.wait(_SOURCES_EVERY_S):
-            with suppress(SourceError):
+            with report.of_a_look():
                 self._look_at_sources()
 
     def _look_at_sources(self) -> None:
