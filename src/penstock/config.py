@@ -81,6 +81,9 @@ class SourceConfig(Section):
     tables: Annotated[tuple[SourceTable, ...], Field(min_length=1)]
     # PostgreSQL 17 and newer: the slot is carried over to a standby.
     failover: bool = False
+    # Off, because it alters the user's tables: a job gives new partitions their root's replica
+    # identity, with the role of `setup_dsn`, which must own them.
+    fix_new_partitions: bool = False
     # A walsender that is busy with one large commit answers only twice per timeout; the server's
     # default of 60 s would leave us blind for half a minute.
     wal_sender_timeout_s: Annotated[Number, Field(ge=1, le=3600)] = 20.0

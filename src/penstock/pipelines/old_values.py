@@ -81,12 +81,25 @@ def not_written(tables: Sequence[TableFacts], missing: Mapping[str, set[str]]) -
     )
 
 
-def like_root(root: TableFacts, leaf: TableFacts) -> str | None:
-    """The SQL that makes the leaf's identity that of its root; None: it has no such index."""
+def wanted_like_root(root: TableFacts, leaf: TableFacts) -> Wanted | None:
+    """Return the root's identity for a leaf; None if the leaf has no such index."""
     try:
-        return wanted_for_leaf(leaf, Wanted(root.identity, root.identity_index), "auto").sql(leaf)
+        return wanted_for_leaf(leaf, Wanted(root.identity, root.identity_index), "auto")
     except UnsafeIdentity:
         return None
+
+
+def like_root(root: TableFacts, leaf: TableFacts) -> str | None:
+    """The SQL that makes the leaf's identity that of its root; None: it has no such index."""
+    wanted = wanted_like_root(root, leaf)
+    return None if wanted is None else wanted.sql(leaf)
+
+
+def lacking_leaves(
+    aggregate: AggregateConfig, tables: Mapping[TableName, TableFacts]
+) -> Iterator[tuple[TableFacts, TableFacts]]:
+    """Roots, each with a leaf that lacks what the root has and the aggregate needs."""
+    return ((root, leaf) for root, leaf, _ in _lost(aggregate, tables))
 
 
 def corrected(aggregates: Iterable[AggregateConfig]) -> str:

@@ -5,7 +5,7 @@ nothing in the stream would tell. M4.2, M4.6
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
@@ -13,6 +13,7 @@ from penstock.decode.stops import Stop, StopCode
 from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
 from penstock.pipelines.old_values import partition_error
+from penstock.pipelines.partition_fixes import fix_partitions
 from penstock.pipelines.unsent import absent_errors, unsent_errors
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
@@ -51,6 +52,9 @@ def read_sources(config: Config) -> Sources:
     partitions come, and tables are renamed or taken out of the publication.
     """
     catalog = _read(config, config.aggregate)
+    if config.source.fix_new_partitions:
+        tables = fix_partitions(config.source, config.aggregate, catalog.tables)
+        catalog = replace(catalog, tables=tables)
     return Sources(catalog.tables, _unfit(config.aggregate, catalog))
 
 
