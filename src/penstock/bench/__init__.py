@@ -23,7 +23,7 @@ def _named(name: str) -> Callable[[Progress], Report]:
 BENCHES: dict[str, Callable[[Progress], Report]] = {
     name: _named(name)
     for name in (
-        *("receive", "tracker", "capture", "memory", "latency", "flood"),
+        *("receive", "tracker", "capture", "memory", "latency", "writer", "flood"),
         *("decode", "source", "small", "pipeline", "freshness", "seed"),
     )
 }

@@ -2,7 +2,7 @@
 
 Clients commit small transactions at a steady rate and note when each commit returned; a reader in
 another process follows the log and notes when it sees it. Both clocks are the machine's monotonic
-one. Beside it: what the disk itself takes for a sync.
+one. Beside it: what part of a core capture takes, and what the disk itself takes for a sync.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -23,46 +24,92 @@ from penstock.bench.report import Figure, Report
 from penstock.bench.service import Service, capture_service
 from penstock.postgres.embedded import EmbeddedPostgres
 
-RATE = 1_000
 SECONDS = 20.0
 _WARM_UP_S = 3.0
-_GOAL_P50_MS, _GOAL_P99_MS = 10, 50
+_GOAL_P50_MS, _GOAL_P99_MS = 8, 30
+# Commits a second, and what part of a core capture may take for them.
+_GOALS_PERCENT = {500: 10, 1_500: 15}
 _SYNCS = 500
 
 
-def bench_latency(progress: Progress, *, rate: int = RATE, seconds: float = SECONDS) -> Report:
+def bench_latency(
+    progress: Progress,
+    *,
+    rates: tuple[int, ...] = tuple(_GOALS_PERCENT),
+    seconds: float = SECONDS,
+) -> Report:
+    figures: list[Figure] = []
+    runs = []
     with (
         EmbeddedPostgres(18) as server,
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory,
     ):
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("CREATE TABLE beats (id bigint PRIMARY KEY)")
+            connection.execute("CREATE TABLE beats (id bigint)")
         with capture_service(server, Path(directory), "public.beats") as service:
-            progress(f"{rate:,} transactions a second for {seconds:g} s")
-            seen: dict[int, float] = {}
-            reader = _Follower(service, seen)
-            reader.start()
-            committed = _commit_steadily(server.dsn(), rate, seconds + _WARM_UP_S)
-            reader.finish(len(committed))
+            for rate in rates:
+                progress(f"{rate:,} transactions a second for {seconds:g} s")
+                measured = _measure(server, service, rate, seconds)
+                figures += measured.figures()
+                runs.append(measured.as_dict())
         progress("the disk's own sync")
-        syncs = _sync_times_ms(Path(directory))
+        sync_p50, sync_p99 = _percentiles(_sync_times_ms(Path(directory)))
+    figures += [
+        Figure("disk sync p50", round(sync_p50, 2), "ms"),
+        Figure("disk sync p99", round(sync_p99, 2), "ms"),
+    ]
+    return Report("latency", figures, runs, {"postgres": server.full_version})
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Transactions at one rate, without those of the warm-up."""
+
+    rate: int
+    delays_ms: list[float]
+    achieved: float
+    # What capture took of a core, from the first transaction to the last.
+    cpu_percent: float
+    cpu_us_per_commit: float
+
+    def figures(self) -> list[Figure]:
+        p50, p99 = _percentiles(self.delays_ms)
+        goal = _GOALS_PERCENT.get(self.rate)
+        at = f"at {self.rate:,} commits/s"
+        return [
+            Figure(f"p50 {at}", round(p50, 2), "ms", _GOAL_P50_MS, at_least=False),
+            Figure(f"p99 {at}", round(p99, 2), "ms", _GOAL_P99_MS, at_least=False),
+            Figure(f"CPU {at}", round(self.cpu_percent, 1), "% of a core", goal, at_least=False),
+            Figure(f"rate reached {at}", round(self.achieved), "transactions/s"),
+        ]
+
+    def as_dict(self) -> dict[str, float]:
+        return {
+            "rate": self.rate,
+            "transactions": len(self.delays_ms),
+            "longest_ms": round(max(self.delays_ms), 2),
+            "cpu_us_per_commit": round(self.cpu_us_per_commit, 1),
+        }
+
+
+def _measure(server: EmbeddedPostgres, service: Service, rate: int, seconds: float) -> _Measured:
+    seen: dict[int, float] = {}
+    reader = _Follower(service, seen)
+    reader.start()
+    cpu_before = service.cpu_seconds()
+    committed = _commit_steadily(server.dsn(), rate, seconds + _WARM_UP_S)
+    reader.finish(len(committed))
+    cpu_s = service.cpu_seconds() - cpu_before
     ordered = sorted(committed.items(), key=lambda item: item[1])
-    begin = ordered[0][1] + _WARM_UP_S
+    first, last = ordered[0][1], ordered[-1][1]
+    begin = first + _WARM_UP_S
     delays = [(seen[number] - at) * 1000 for number, at in ordered if at >= begin]
-    achieved = len(delays) / (ordered[-1][1] - begin)
-    p50, p99 = _percentiles(delays)
-    sync_p50, sync_p99 = _percentiles(syncs)
-    return Report(
-        "latency",
-        [
-            Figure("p50", round(p50, 2), "ms", _GOAL_P50_MS, at_least=False),
-            Figure("p99", round(p99, 2), "ms", _GOAL_P99_MS, at_least=False),
-            Figure("rate reached", round(achieved), "transactions/s"),
-            Figure("disk sync p50", round(sync_p50, 2), "ms"),
-            Figure("disk sync p99", round(sync_p99, 2), "ms"),
-        ],
-        [{"transactions": len(delays), "longest_ms": round(max(delays), 2)}],
-        {"postgres": server.full_version},
+    return _Measured(
+        rate,
+        delays,
+        achieved=len(delays) / (last - begin),
+        cpu_percent=100 * cpu_s / (last - first),
+        cpu_us_per_commit=1e6 * cpu_s / len(ordered),
     )
 
 

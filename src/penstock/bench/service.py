@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,11 @@ class Service:
 
     def connections(self) -> int:
         return self.said.read_text().count("following")
+
+    def cpu_seconds(self) -> float:
+        """Return what the process has taken of all cores since its start."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def status(self, field: str) -> int:
         """A field of /proc/…/status in bytes, such as RssAnon."""

@@ -79,8 +79,8 @@ class Pump:
 
     def _leave(self) -> None:
         """Everything received is durable and confirmed, and the slot is free."""
+        self._flush()
         now = time.monotonic()
-        self._flush(now)
         self.connection.send(self.session.final_status(now))
         self.connection.end()
 
@@ -93,9 +93,11 @@ class Pump:
     def _turn(self, now: float, wake_at: float) -> float:
         """Receive and store what there is, or wait; returns the time."""
         self.keep_small(now)
-        flush_at = self._flushing.wake_at(
-            now, pending_bytes=self.log.pending_bytes, unnoted=self._unnoted
-        )
+        pending_bytes = self.log.pending_bytes
+        flush_at = self._flushing.wake_at(now, pending_bytes=pending_bytes, unnoted=self._unnoted)
+        pause_s = self._flushing.pause_s(now, pending_bytes=pending_bytes)
+        if pause_s > 0 and not self.session.shutting_down:
+            self.connection.pause(pause_s)
         run = self.connection.read(max(0.0, min(wake_at, flush_at) - now))
         now = time.monotonic()
         self.session.receive(run, now)
@@ -108,7 +110,7 @@ class Pump:
             unnoted=self._unnoted,
             urgent=self.session.shutting_down,
         ):
-            self._flush(now)
+            self._flush()
             now = time.monotonic()
         return now
 
@@ -123,14 +125,15 @@ class Pump:
             if self.heartbeat.received(signal.content):
                 self.session.heartbeat_received(now)
 
-    def _flush(self, now: float) -> None:
+    def _flush(self) -> None:
         """Make everything received durable, and so confirmable."""
         self.log.flush(self.session.received_lsn)
+        commits = bool(self._committed)
         for ack_id in self._committed:
             self._tracker.mark_published_by_id(ack_id)
         self._committed.clear()
         self.session.made_durable(self._durable())
-        self._flushing.flushed(now)
+        self._flushing.flushed(time.monotonic(), commits=commits)
         self.heartbeat.durable(time.monotonic())
         self.on_durable()
 

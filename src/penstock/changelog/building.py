@@ -35,6 +35,8 @@ from penstock.postgres.envelope import PAYLOAD_POS
 from penstock.postgres.fragments import Commit, Fragment, touched
 
 _ROW_KINDS = np.frombuffer(b"IUD", np.uint8)
+# Up to so many messages are looked at one by one: for few of them NumPy costs more than it saves.
+_FEW_MESSAGES = 64
 
 
 @dataclass(slots=True)
@@ -175,6 +177,13 @@ class FrameBuilder:
         return before + [definition for definition in self._definitions if definition.oid in used]
 
     def _touched(self) -> set[int]:
+        if len(self._messages) <= _FEW_MESSAGES:
+            return {
+                oid
+                for piece in self._pieces
+                for message in self._messages[piece.first : piece.first + piece.messages]
+                for oid in touched(message[PAYLOAD_POS:], bool(piece.flags & FragmentFlag.STREAMED))
+            }
         messages = self._packed()
         kinds = messages.kinds
         # In streamed pieces an xid stands between the kind and the oid.
@@ -188,17 +197,23 @@ class FrameBuilder:
             found.update(touched(messages[index], bool(skip[index] > 1)))
         return found
 
-    def _packed(self) -> Messages:
+    def _packed_bytes(self) -> bytes:
         """The messages as they will stand in the frame; made once, when nothing more is added."""
         if self._raw is None:
             self._raw = pack_messages([message[PAYLOAD_POS:] for message in self._messages])
-        return unpack_messages(self._raw, len(self._messages))
+        return self._raw
 
-    def _note_subxids(self, messages: Messages) -> None:
-        for piece in self._pieces:
-            if piece.flags & FragmentFlag.STREAMED:
-                index = np.arange(piece.first, piece.first + piece.messages)
-                piece.count_subxids(messages.uint32(index, 1))
+    def _packed(self) -> Messages:
+        return unpack_messages(self._packed_bytes(), len(self._messages))
+
+    def _note_subxids(self) -> None:
+        streamed = [piece for piece in self._pieces if piece.flags & FragmentFlag.STREAMED]
+        if not streamed:
+            return
+        messages = self._packed()
+        for piece in streamed:
+            index = np.arange(piece.first, piece.first + piece.messages)
+            piece.count_subxids(messages.uint32(index, 1))
 
     def oldest_reference(self, current: int) -> int:
         """The oldest segment that its commits refer to; 0: none. Itself it goes into `current`."""
@@ -216,8 +231,8 @@ class FrameBuilder:
     ) -> bytes:
         """The frame; `places` says where in the segment each definition stands."""
         meta = self._meta(places)
-        self._note_subxids(self._packed())
-        raw = self._raw or b""
+        self._note_subxids()
+        raw = self._packed_bytes()
         data = compress(raw, compression)
         header = FrameHeader(
             kind=FrameKind.CHANGES,

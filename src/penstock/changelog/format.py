@@ -311,8 +311,8 @@ class Messages:
 
 
 def pack_messages(messages: Sequence[bytes | memoryview]) -> bytes:
-    lengths = np.fromiter(map(len, messages), "<u4", len(messages))
-    return b"".join((lengths.tobytes(), *messages))
+    lengths = struct.pack(f"<{len(messages)}I", *map(len, messages))
+    return b"".join((lengths, *messages))
 
 
 def unpack_messages(data: bytes | memoryview, count: int) -> Messages:

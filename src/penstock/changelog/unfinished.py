@@ -12,6 +12,8 @@ from penstock.changelog.aborted import is_aborted
 from penstock.changelog.building import Piece
 from penstock.postgres.fragments import Abort
 
+_NONE = np.empty(0, np.uint32)
+
 
 @dataclass(slots=True)
 class _Open:
@@ -64,8 +66,10 @@ class Unfinished:
     def finish(self, xid: int) -> Finished:
         """It commits, and is no longer open."""
         transaction = self._open.pop(xid, None) or _Open()
-        aborted = np.unique(np.array(transaction.aborted, np.uint32))
         described = self._described.pop(xid, [])
+        if not transaction.aborted:
+            return Finished(transaction.pieces, _NONE, [content for _, content in described])
+        aborted = np.unique(np.array(transaction.aborted, np.uint32))
         by = np.fromiter((subxid for subxid, _ in described), np.uint32, len(described))
         kept = np.flatnonzero(~is_aborted(by, aborted)).tolist()
         return Finished(transaction.pieces, aborted, [described[index][1] for index in kept])

@@ -230,6 +230,10 @@ class ReplicationConnection(Closing):
             self._pace.received(sum(map(len, run)), time.monotonic())
         return run
 
+    def pause(self, seconds: float) -> None:
+        """Let messages come together, unread; a `wake` ends it."""
+        select.select([self._awaken], [], [], seconds)
+
     def send(self, update: StatusUpdate) -> None:
         """Queue an update; what the socket does not take now goes with the next `read`."""
         with _lost_if_broken():
@@ -293,7 +297,7 @@ class ReplicationConnection(Closing):
     def _step(self) -> list[memoryview]:
         """Let much come together on the server's side, and take it."""
         if not self._is_amid_step:
-            select.select([self._awaken], [], [], STEP_S)
+            self.pause(STEP_S)
         run: list[memoryview] = []
         size = 0
         self._is_amid_step = True

@@ -33,11 +33,14 @@ def test_memory_is_measured_for_both_forms_of_a_transaction() -> None:
     assert all(run["idle_mib"] > 1 for run in report.runs)
 
 
-def test_latency_sees_every_transaction() -> None:
-    report = bench_latency(quietly, rate=100, seconds=1)
+def test_latency_sees_every_transaction_and_what_capture_takes_for_them() -> None:
+    report = bench_latency(quietly, rates=(100, 500), seconds=1)
     found = figures(report)
-    assert (found["p50"].goal, found["p99"].goal) == (10, 50)
-    assert found["p50"].value <= found["p99"].value
+    at = "at 500 commits/s"
+    assert (found[f"p50 {at}"].goal, found[f"p99 {at}"].goal) == (8, 30)
+    assert found[f"p50 {at}"].value <= found[f"p99 {at}"].value
+    assert found[f"CPU {at}"].goal == 10
+    assert 0 < found[f"CPU {at}"].value < 200
     assert report.runs[0]["transactions"] >= 90
     # In memory it takes no time.
     assert 0 <= found["disk sync p50"].value <= found["disk sync p99"].value

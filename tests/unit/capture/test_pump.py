@@ -50,6 +50,9 @@ class ScriptedConnection:
             return []
         return [memoryview(message) for message in self._runs.pop(0)]
 
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def send(self, update: StatusUpdate) -> None:
         # M1.8: another process that looks at the log now sees all that is confirmed.
         assert update.durable_lsn <= LogReader(self._directory).end().lsn
@@ -195,6 +198,35 @@ def test_what_was_received_is_in_the_log_and_confirmed_at_the_end(tmp_path: Path
     assert connection.confirmed[-1] == 0x500
     assert connection.confirmed == sorted(connection.confirmed)
     assert connection.ended
+
+
+def test_small_commits_that_follow_each_other_share_a_flush_and_a_lone_one_does_not_wait(
+    tmp_path: Path,
+) -> None:  # M1.8, M3.3
+    # A server that has one commit each time it is asked, and after a pause all that came meanwhile.
+    lone, followed = 0x200, range(0x300, 0x300 + 16 * 100, 16)
+    seen: list[Lsn] = []
+
+    class Steady(ScriptedConnection):
+        def read(self, timeout_s: float) -> list[memoryview]:
+            seen.append(LogReader(tmp_path).end().lsn)
+            return super().read(timeout_s)
+
+        def pause(self, seconds: float) -> None:
+            super().pause(seconds)
+            come = self._runs[:20]
+            self._runs[:20] = [[message for run in come for message in run]]
+
+    stop = threading.Event()
+    runs = [run for lsn in (lone, *followed) for run in (transaction(lsn, "a"), [])]
+    connection = Steady(stop, tmp_path, runs)
+    run_pump(connection, LogWriter(tmp_path, replace(IDENTITY, start_lsn=START)), stop)
+    assert seen[2] == lone
+    assert commits(tmp_path) == [lone, *followed]
+    log = LogReader(tmp_path)
+    frames = [frame for frame in log.frames(log.start(), log.end()) if frame.header.commits]
+    assert len(frames) <= 30
+    assert connection.confirmed == sorted(connection.confirmed)
 
 
 def test_what_a_step_brought_is_durable_before_the_next_one(
