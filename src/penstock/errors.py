@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.lsn import Lsn
 from penstock.names import TableName
-from penstock.printed_sql import PrintedSql
+from penstock.printed_sql import PrintedSql, terminated
 
 
 class PenstockError(Exception):
@@ -203,6 +203,10 @@ class PublicationMissing(SourceError):
         )
 
 
+class OutputPluginNotAllowed(SourceError):
+    """The server's setting output_plugin_libraries leaves out the plugin that we decode with."""
+
+
 class NotUtf8(SourceError):
     """A text of the source has no place in UTF-8. Which one is not told: it is a row's."""
 
@@ -249,7 +253,7 @@ class SlotInUse(SourceError):
             f'replication slot "{slot}" is in use by {by}',
             remedy=remedy
             or "Stop the other reader, or, if it is a left-over, run "
-            + (f"SELECT pg_terminate_backend({pid})" if pid else "`penstock doctor` to name it"),
+            + (str(terminated([pid])) if pid else "`penstock doctor` to name it"),
             slot=slot,
             pid=pid,
         )

@@ -21,6 +21,7 @@ from penstock.postgres.catalog import check_version, check_wal_level, read_serve
 from penstock.postgres.connect import connect
 from penstock.postgres.connection import ReplicationConnection, SystemIdentity, require_primary
 from penstock.postgres.failures import translated
+from penstock.postgres.output_plugins import check_plugin
 from penstock.postgres.slots import SlotFacts, check_slot, read_slot
 
 
@@ -30,6 +31,7 @@ def check_source(source: SourceConfig) -> SlotFacts:
         server = read_server(connection)
         check_version(server.version_number)
         check_wal_level(server.wal_level)
+        check_plugin(server)
         require_primary(str(server.in_recovery).lower())
         found = connection.execute(
             "SELECT 1 FROM pg_publication WHERE pubname = %s", [source.publication]

@@ -17,7 +17,8 @@ from penstock.names import MAX_BYTES, TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.plan import owning_sql, plan_setup
 from penstock.postgres.identity import wanted_identity
-from penstock.postgres.tables import TableFacts
+from penstock.postgres.tables import TableFacts, set_logged
+from penstock.printed_sql import PrintedSql, SqlKind, printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,13 @@ class Unfit:
     reason: str
     remedy: str
     # Belongs to the remedy.
-    sql: str | None = None
+    sql: PrintedSql | None = None
     # It could be captured all the same, with a whole old row in the WAL for each change.
     with_full: bool = False
 
     @property
     def whole_remedy(self) -> str:
-        return self.remedy + (f": {self.sql}" if self.sql else "")
+        return self.sql.after(self.remedy) if self.sql else self.remedy
 
 
 def unfit(surveyed: Surveyed, survey: Survey) -> Unfit | None:
@@ -93,7 +94,7 @@ def _of_its_kind(table: TableFacts, facts: SourceFacts) -> Unfit | None:
     name = table.name
     if table.persistence == "unlogged":
         reason = "is unlogged, so its changes are not in the WAL"
-        return Unfit(name, reason, "Run", f"ALTER TABLE {name.sql} SET LOGGED")
+        return Unfit(name, reason, "Run", set_logged(name))
     if not table.publishable:
         kind = "system table" if table.system else table.kind
         return Unfit(name, f"is a {kind}, which cannot be published", "Name a table")
@@ -101,7 +102,8 @@ def _of_its_kind(table: TableFacts, facts: SourceFacts) -> Unfit | None:
         reason = f"belongs to {table.owner}, and only its owner may publish it"
         me = quote(facts.role.name)
         sql = owning_sql(f"TABLE {name.sql}", table.owner, table.owner_superuser, me)
-        return Unfit(name, reason, "Connect as its owner, or run", sql)
+        owning = printed(SqlKind.TABLE_OWNER, sql)
+        return Unfit(name, reason, "Connect as its owner, or run as a superuser", owning)
     if any(len(part.encode()) > MAX_BYTES for part in (name.schema, name.name)):
         return Unfit(name, f"has a name of more than {MAX_BYTES} bytes", "Give it a shorter one")
     return None

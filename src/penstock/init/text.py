@@ -184,7 +184,7 @@ def _unfit(each: Unfit) -> Iterator[str]:
         said += " Or take this line, and every UPDATE and DELETE writes the whole old row:"
     yield from comment(said, indent=_INDENT)
     if each.sql is not None:
-        yield commented(each.sql, _INDENT)
+        yield from (commented(f"{statement};", _INDENT) for statement in each.sql.statements)
     setting = entry(each.table, "full" if each.with_full else None)
     yield commented(f"{value(setting)},", _INDENT)
 

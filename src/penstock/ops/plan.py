@@ -34,17 +34,21 @@ from penstock.ops.outcome import (
 from penstock.ops.source_grants import hidden_rows, missing_reads
 from penstock.ops.steps import Plan, Step
 from penstock.postgres.catalog import check_wal_level
-from penstock.postgres.failures import SLOT_LIMIT_FIX
+from penstock.postgres.failures import slot_limit_fix
 from penstock.postgres.identity import Wanted, write_breakers
+from penstock.postgres.output_plugins import check_plugin
 from penstock.postgres.publications import (
     MARK,
     OPERATIONS,
     PublicationFacts,
     PublishedTable,
     listed,
+    publish_operations,
+    publish_via_root,
 )
 from penstock.postgres.slots import check_failover, check_health, check_kind, create_sql, drop_sql
-from penstock.postgres.tables import TableFacts
+from penstock.postgres.tables import TableFacts, set_logged
+from penstock.printed_sql import SqlKind, printed
 from penstock.words import counted
 
 
@@ -101,6 +105,7 @@ def plan_setup(
 
 def _check_server(source: SourceConfig, facts: SourceFacts) -> None:
     check_wal_level(facts.server.wal_level)
+    check_plugin(facts.server)
     if source.failover:
         check_failover(facts.server.major)
     if facts.server.in_recovery:
@@ -111,7 +116,7 @@ def _check_server(source: SourceConfig, facts: SourceFacts) -> None:
     if facts.slot is None and facts.server.free_slots <= 0:
         raise SlotLimitReached(
             f"all {facts.server.max_slots} replication slots of the server are in use",
-            remedy=SLOT_LIMIT_FIX,
+            remedy=slot_limit_fix(),
         )
 
 
@@ -128,7 +133,7 @@ def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
         raise NotPublishable(
             f"{name} cannot be published ({kind}): its changes are not in the logical WAL",
             remedy="Remove it from `tables` in [source]"
-            + (f", or run ALTER TABLE {name.sql} SET LOGGED" if kind == "unlogged table" else ""),
+            + (f", or run {set_logged(name)}" if kind == "unlogged table" else ""),
             table=name,
         )
     return table
@@ -162,7 +167,7 @@ def _check_writes(
                     raise UnsafeIdentity(
                         f'publication "{publication.name}" and table {one.name} do not fit: '
                         f"{what}, so the application's UPDATE and DELETE would fail",
-                        remedy=f"Run: {fix}",
+                        remedy=fix,
                         table=one.name,
                     )
 
@@ -298,7 +303,8 @@ def _check_privileges(
     if fixes:
         raise PrivilegeMissing(
             f'role "{role.name}" may not do all that set-up needs',
-            remedy="Run as a superuser: " + "; ".join(fixes) + "; (docs/roles.md explains them)",
+            remedy=printed(SqlKind.SETUP_PRIVILEGES, *fixes).after("Run as a superuser")
+            + "\ndocs/roles.md explains them",
             role=role.name,
         )
 
@@ -315,7 +321,6 @@ def _publication_notes(
     """What the user's own publication does differently; never changed in silence."""
     if publication is None:
         return
-    name = quote(publication.name)
     if not publication.ours:
         yield f'publication "{publication.name}" was not made by Penstock and is kept as it is'
     for held in publication.tables:
@@ -325,9 +330,8 @@ def _publication_notes(
     if extra:
         yield f'publication "{publication.name}" also holds {", ".join(extra)}, which is kept'
     if missing := [op for op in OPERATIONS if op not in publication.operations]:
-        yield (
-            f'publication "{publication.name}" does not publish {", ".join(missing)}: '
-            f"ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')"
+        yield publish_operations(publication).after(
+            f'publication "{publication.name}" does not publish {", ".join(missing)}'
         )
 
 
@@ -339,9 +343,8 @@ def _name_notes(published: PublicationFacts, tables: dict[TableName, TableFacts]
     held = {each.name: leaves[each.name] for each in published.tables if each.name in leaves}
     under = {name: published.sent_under(table) for name, table in {**tables, **held}.items()}
     if roots := [str(name) for name, sent in under.items() if sent is None]:
-        yield (
-            f"changes of {', '.join(roots)} come under the names of the partitions: ALTER "
-            f"PUBLICATION {quote(published.name)} SET (publish_via_partition_root = true)"
+        yield publish_via_root(published).after(
+            f"changes of {', '.join(roots)} come under the names of the partitions"
         )
     for name, sent in under.items():
         if sent not in (None, name):

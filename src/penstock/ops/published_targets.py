@@ -16,6 +16,7 @@ from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.postgres.publications import PublicationFacts, listed
+from penstock.printed_sql import PrintedSql, SqlKind, printed
 
 # `staged` is unlogged, and so in no publication.
 _LOGGED = (TableName(SCHEMA, "progress"), TableName(SCHEMA, "parked"))
@@ -35,7 +36,7 @@ def published_targets(
         yield TargetClash(
             f'publication "{publication.name}" sends {", ".join(map(str, names))}, which Penstock '
             "itself writes",
-            remedy=f"{remedy}. Or let target_dsn name another database for the targets",
+            remedy=f"{remedy}\nOr let target_dsn name another database for the targets",
             table=next(iter(names)),
         )
 
@@ -51,23 +52,25 @@ def _remedies(
         return
     names = {name, *(part for one in parts for part in (one.name, *one.ancestors))}
     if publication.all_tables:
-        yield f"Run: {narrowed_sql(publication, facts)}"
+        yield narrowed_sql(publication, facts).after("Run")
         return
     quoted = quote(publication.name)
     for held in publication.tables:
         if held.name in names:
-            yield f"Run: ALTER PUBLICATION {quoted} DROP TABLE {held.name.sql}"
+            drop = f"ALTER PUBLICATION {quoted} DROP TABLE {held.name.sql}"
+            yield printed(SqlKind.UNPUBLISH_TABLE, drop).after("Run")
     for schema in publication.schemas:
         if schema in {each.schema for each in names}:
             ours = [table for table in facts.tables.values() if table.name.schema == schema]
             named = {held.name for held in publication.tables}
             added = ", ".join(listed(table) for table in ours if table.name not in named)
             drop = f"ALTER PUBLICATION {quoted} DROP TABLES IN SCHEMA {quote(schema)}"
-            add = f"; ALTER PUBLICATION {quoted} ADD TABLE {added}" if added else ""
-            yield f"Run: BEGIN; {drop}{add}; COMMIT"
+            add = [f"ALTER PUBLICATION {quoted} ADD TABLE {added}"] if added else []
+            sql = printed(SqlKind.UNPUBLISH_SCHEMA, "BEGIN", drop, *add, "COMMIT")
+            yield sql.after("Run")
 
 
-def narrowed_sql(publication: PublicationFacts, facts: SourceFacts) -> str:
+def narrowed_sql(publication: PublicationFacts, facts: SourceFacts) -> PrintedSql:
     """Makes one FOR ALL TABLES anew with ours only; in one transaction, so that no change is
     decoded without it.
     """
@@ -76,6 +79,10 @@ def narrowed_sql(publication: PublicationFacts, facts: SourceFacts) -> str:
     held = f" FOR TABLE {tables}" if tables else ""
     options = "publish_via_partition_root = true"
     options += ", publish_generated_columns = stored" if publication.generated_columns else ""
-    return (
-        f"BEGIN; DROP PUBLICATION {name}; CREATE PUBLICATION {name}{held} WITH ({options}); COMMIT"
+    return printed(
+        SqlKind.NARROW_PUBLICATION,
+        "BEGIN",
+        f"DROP PUBLICATION {name}",
+        f"CREATE PUBLICATION {name}{held} WITH ({options})",
+        "COMMIT",
     )

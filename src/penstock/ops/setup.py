@@ -27,7 +27,7 @@ from penstock.ops.taken_names import taken_names
 from penstock.postgres.connect import connect_unlimited
 from penstock.postgres.failures import translate, translated
 from penstock.postgres.slots import CREATE_DEADLINE_S, create_slot
-from penstock.postgres.waiting import Blocker, GaveUp, OnWait, run_watched
+from penstock.postgres.waiting import Blocker, GaveUp, OnWait, let_finish, run_watched
 from penstock.sections import Dsn
 from penstock.words import counted
 
@@ -171,9 +171,6 @@ class Runner:
         raise SetupBlocked(
             f"no lock for {step.title} in {counted(self.patience.lock_attempts, 'attempt')} of "
             f"{self.patience.lock_timeout_s:g} s: it is held by {who}",
-            remedy=(
-                "Let them finish or end them (SELECT pg_terminate_backend(pid)), then run "
-                "`penstock setup` again"
-            ),
+            remedy=let_finish([each.pid for each in blockers], "run `penstock setup` again"),
             pids=tuple(blocker.pid for blocker in blockers),
         )

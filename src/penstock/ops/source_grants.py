@@ -13,6 +13,7 @@ from penstock.errors import PrivilegeMissing
 from penstock.names import TableName, quote
 from penstock.ops.facts import SourceFacts
 from penstock.pipelines.inputs import counting_sources, read_columns
+from penstock.printed_sql import SqlKind, printed
 
 
 def missing_reads(
@@ -44,11 +45,15 @@ def hidden_rows(
     for name in _read(aggregates, facts):
         found = facts.readable[name]
         if found.row_security:
-            owner = "" if found.row_security_forced else ", or use its owner's role in `dsn`"
+            run = "Run as a superuser"
+            if not found.row_security_forced:
+                run = "Use its owner's role in `dsn`, or run as a superuser"
             yield PrivilegeMissing(
                 f'row-level security of {name} applies to role "{facts.capture_user}", and '
                 "aggregates count all rows",
-                remedy=f"Run as a superuser: ALTER ROLE {role} BYPASSRLS{owner}",
+                remedy=printed(SqlKind.BYPASS_ROW_SECURITY, f"ALTER ROLE {role} BYPASSRLS").after(
+                    run
+                ),
                 role=facts.capture_user,
                 table=name,
             )

@@ -13,6 +13,7 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import TargetClash
 from penstock.ops.destinations import Destination
 from penstock.ops.facts import SourceFacts
+from penstock.printed_sql import SqlKind, printed
 
 
 def taken_names(
@@ -23,12 +24,17 @@ def taken_names(
         name = aggregate.name
         if _is_taken(aggregate, destination, facts, log_id):
             tables = ", ".join(destination.facts.kept[name])
-            release = f"DELETE FROM penstock.progress WHERE aggregate = '{name}'"  # noqa: S608 - told, not run
+            release = printed(
+                SqlKind.RELEASE_NAME,
+                f"DELETE FROM penstock.progress WHERE aggregate = '{name}'",  # noqa: S608 - not run
+            )
             yield TargetClash(
                 f"an aggregate of the name {name} keeps {tables} in database "
                 f'"{destination.facts.database}", and its position is one in another change log',
-                remedy="If it is another file's, give this one another name. Or, if nobody keeps "
-                f"it any more, run in that database: {release}",
+                remedy=release.after(
+                    "If it is another file's, give this one another name. Or, if nobody keeps it "
+                    "any more, run in that database"
+                ),
                 aggregate=name,
             )
 

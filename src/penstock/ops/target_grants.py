@@ -9,6 +9,7 @@ from penstock.names import quote
 from penstock.ops.destinations import Destination
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.pipelines.target_facts import BOOKKEEPING, PRIVILEGES
+from penstock.printed_sql import SqlKind, printed
 
 
 def missing_grants(destination: Destination) -> Iterator[tuple[bool, str, str]]:
@@ -54,8 +55,9 @@ def check_privileges(destination: Destination) -> None:
         raise PrivilegeMissing(
             f'role "{facts.role}" may not do all that set-up needs for the targets in database '
             f'"{facts.database}"',
-            remedy="Run as the owner or a superuser: "
-            + "; ".join(fixes)
-            + "; (docs/roles.md explains them)",
+            remedy=printed(SqlKind.TARGET_SETUP_PRIVILEGES, *fixes).after(
+                "Run as the owner or a superuser"
+            )
+            + "\ndocs/roles.md explains them",
             role=facts.role,
         )

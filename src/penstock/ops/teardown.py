@@ -14,14 +14,15 @@ from penstock.ops.setup import OnStep, connect_for_setup
 from penstock.ops.steps import Plan, Step
 from penstock.pipelines.bookkeeping import SCHEMA
 from penstock.postgres.failures import translated
+from penstock.postgres.output_plugins import PLUGIN
 from penstock.postgres.slots import (
-    PLUGIN,
     SlotFacts,
     check_kind,
     drop_slot,
     drop_sql,
     read_other_slots,
 )
+from penstock.printed_sql import SqlKind, printed
 
 
 def plan_teardown(config: Config, facts: SourceFacts, others: Sequence[SlotFacts] = ()) -> Plan:
@@ -34,20 +35,21 @@ def plan_teardown(config: Config, facts: SourceFacts, others: Sequence[SlotFacts
         title = f'replication slot "{source.slot}"'
         steps.append(Step(title, (drop_sql(source.slot),), kind="drop slot"))
     publication = facts.publications.get(source.publication)
-    drop = f"DROP PUBLICATION {quote(source.publication)}"
+    drop = printed(SqlKind.DROP_PUBLICATION, f"DROP PUBLICATION {quote(source.publication)}")
     about = f'publication "{source.publication}"'
     readers = [_spelled(other) for other in others if _may_read_publications(other)]
     if publication is not None and not publication.ours:
-        notes.append(f"{about} was not made by Penstock and is kept; {drop} removes it")
+        notes.append(drop.after(f"{about} was not made by Penstock and is kept. To remove it"))
     elif publication is not None and readers:
         notes.append(
-            f"{about} is kept, for another slot of this database may read it: "
-            f"{', '.join(readers)}. Without it that slot would lose changes for good. When none "
-            f"needs it any more, {drop} removes it, and so does `penstock teardown` when they are "
-            "gone"
+            drop.after(
+                f"{about} is kept, for another slot of this database may read it: "
+                f"{', '.join(readers)}. Without it that slot would lose changes for good. When "
+                "they are gone, `penstock teardown` removes it, and so does"
+            )
         )
     elif publication is not None:
-        steps.append(Step(about, (drop,)))
+        steps.append(Step(about, drop.statements))
     notes.append("replica identities are left as they are, for others may rely on them")
     if config.aggregate:
         names = ", ".join(str(t.table) for one in config.aggregate for t in one.targets)

@@ -19,6 +19,7 @@ from penstock.decode.stops import Stop
 from penstock.errors import TargetClash
 from penstock.lsn import Lsn
 from penstock.names import TableName
+from penstock.printed_sql import SqlKind, printed
 
 SCHEMA = "penstock"
 State = Literal["seeding", "seeded", "live"]
@@ -216,11 +217,16 @@ def read_kept(
 def kept_by_another(table: TableName, aggregate: str, keeper: str) -> TargetClash:
     """Of another file, perhaps, with a log of its own."""
     literal = str(table).replace("'", "''")
-    release = f"DELETE FROM penstock.targets WHERE target = '{literal}'"  # noqa: S608 - told, not run
+    release = printed(
+        SqlKind.RELEASE_TARGET,
+        f"DELETE FROM penstock.targets WHERE target = '{literal}'",  # noqa: S608 - not run
+    )
     return TargetClash(
         f"aggregate {aggregate} writes to {table}, which aggregate {keeper} keeps",
-        remedy=f"Name another table in its targets. Or, if {keeper} no longer writes there, run in "
-        f"the target's database: {release}",
+        remedy=release.after(
+            f"Name another table in its targets. Or, if {keeper} no longer writes there, run in "
+            "the target's database"
+        ),
         table=table,
     )
 

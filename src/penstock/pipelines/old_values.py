@@ -17,6 +17,7 @@ from penstock.names import TableName
 from penstock.pipelines.inputs import counting_sources, input_columns, read_columns
 from penstock.postgres.identity import Wanted, wanted_for_leaf
 from penstock.postgres.tables import TableFacts
+from penstock.printed_sql import SqlKind, printed
 from penstock.words import few
 
 # A table may have hundreds of partitions.
@@ -165,8 +166,9 @@ def _in_words(lost: Iterable[_Gap]) -> str:
 def _remedy(lost: Iterable[_Gap], wrong: Iterable[AggregateConfig]) -> str:
     """With each statement on a line of its own."""
     sql = [found for each in lost if (found := like_root(each.root, each.leaf))]
-    lines = ["Run `penstock setup`" + (", or:" if sql else "")]
-    lines += (f"  {statement};" for statement in sql[:_MOST_STATEMENTS])
+    setup = "Run `penstock setup`"
+    some = printed(SqlKind.IDENTITY, *sql[:_MOST_STATEMENTS]).after(f"{setup}, or") if sql else ""
+    lines = [some or setup]
     if (more := len(sql) - _MOST_STATEMENTS) > 0:
         lines.append(f"  and {more:,} more, which `penstock setup --dry-run` prints")
     names = " and ".join(f"penstock reset {each.name}" for each in wrong)

@@ -98,12 +98,12 @@ def _unfit(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> dict[str
 
 
 def _not_sent(aggregate: AggregateConfig, found: Sequence[InputUnfit]) -> Unfit:
-    remedies = ". ".join(dict.fromkeys(error.remedy for error in found))
+    remedies = "\n".join(dict.fromkeys(error.remedy for error in found))
     first = found[0]
     return Unfit(
         InputUnfit(
             "; ".join(error.problem for error in found),
-            remedy=f"{remedies}. Then, if it has begun: penstock reset {aggregate.name}",
+            remedy=f"{remedies}\nThen, if it has begun: penstock reset {aggregate.name}",
             aggregate=aggregate.name,
         ),
         Stop(StopCode.NOT_SENT, str(first.table or ""), first.column),

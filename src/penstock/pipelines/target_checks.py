@@ -12,10 +12,19 @@ from collections.abc import Iterator
 from penstock.errors import PenstockError, TargetMismatch
 from penstock.names import quote
 from penstock.pipelines.target_facts import TargetFacts, UniqueKey
-from penstock.pipelines.target_types import TEXT, better_type, harm, has_cast, keeps, keeps_sum
+from penstock.pipelines.target_types import (
+    TEXT,
+    better_type,
+    common_type,
+    harm,
+    has_cast,
+    keeps,
+    keeps_sum,
+)
 from penstock.pipelines.targets import Tables, Target
 from penstock.postgres.column_types import BaseType
 from penstock.postgres.tables import Column, TableFacts
+from penstock.printed_sql import SqlKind, printed
 
 # As pg_get_expr writes it, of any numeric type.
 _ZERO = re.compile(r"\(?'?0+(?:\.0+)?'?\)?(?:::[\w ]+)?")
@@ -38,7 +47,9 @@ def target_errors(target: Target, found: TargetFacts, tables: Tables) -> Iterato
         yield TargetMismatch(
             f"{about} has no unique key over exactly its dimensions ({keys}), for which NULL is a "
             "value like any other",
-            remedy=f"Run: {index} ON {target.table.sql} ({keys}) NULLS NOT DISTINCT",
+            remedy=printed(
+                SqlKind.TARGET_KEY, f"{index} ON {target.table.sql} ({keys}) NULLS NOT DISTINCT"
+            ).after("Run"),
             **facts,
         )
 
@@ -63,17 +74,26 @@ def _is_key(key: UniqueKey, target: Target, found: TargetFacts) -> bool:
 
 
 def _columns(target: Target, found: TargetFacts, tables: Tables) -> Iterator[tuple[str, str]]:
-    alter = f"Run: ALTER TABLE {target.table.sql}"
+    alter = f"ALTER TABLE {target.table.sql}"
     for name in (*target.dimensions, *target.measures):
         column, measured = found.column(name), name in target.measures
         if column is None:
-            kind = f"{target.measure_type(name).sql} NOT NULL DEFAULT 0" if measured else "…"
-            yield f"it has no column {name}", f"{alter} ADD COLUMN {quote(name)} {kind}"
+            kind = _known_type(target, name, tables)
+            add = f"{alter} ADD COLUMN {quote(name)} {kind}"
+            yield (
+                f"it has no column {name}",
+                printed(SqlKind.TARGET_COLUMN, add).after("Run")
+                if kind
+                else f"Add a column {name} of the type that the dimension has",
+            )
         elif column.generated or column.identity == "always":
             yield (
                 f"the server computes column {name}, which the aggregate must write",
-                f"{alter} ALTER COLUMN {quote(name)} DROP "
-                + ("EXPRESSION" if column.generated else "IDENTITY"),
+                printed(
+                    SqlKind.TARGET_COLUMN_COMPUTED,
+                    f"{alter} ALTER COLUMN {quote(name)} DROP "
+                    + ("EXPRESSION" if column.generated else "IDENTITY"),
+                ).after("Run"),
             )
         elif measured:
             yield from _measure(target, name, column, tables)
@@ -87,25 +107,40 @@ def _dimension(
     sources = target.sources(name, tables)
     if not keeps(column.base, sources):
         better = better_type(column.base, sources)
-        expression = f", and write {target.as_text(name)}"
+        first = f"Write {target.as_text(name)}, and run"
         if better is not None:
-            expression = "; or make the dimension an expression that has such values"
+            first = "Make the dimension an expression that has such values, or run"
         yield (
             f"column {name} is {column.type} and {harm(column.base, sources)}",
-            _retyped(target, column, better or TEXT) + expression,
+            _retyped(target, column, better or TEXT, first),
         )
     elif not column.exact:
         yield (
             f"column {name} has a collation for which different texts are equal",
-            (
-                f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)} "
-                f'TYPE {column.base.sql} COLLATE "C"'
-            ),
+            printed(
+                SqlKind.TARGET_COLLATION,
+                f"ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)} "
+                f'TYPE {column.base.sql} COLLATE "C"',
+            ).after("Run"),
         )
 
 
-def _retyped(target: Target, column: Column, kind: BaseType, default: str | None = None) -> str:
-    """The SQL that gives a column another type, and another default if it has one."""
+def _known_type(target: Target, name: str, tables: Tables) -> str | None:
+    """What a column should be; None for a dimension of a type that not every database has."""
+    if name in target.measures:
+        return f"{target.measure_type(name).sql} NOT NULL DEFAULT 0"
+    declared = target.aggregate.dimensions[name].type
+    sources = target.sources(name, tables)
+    found = common_type(sources) if sources else None
+    return declared or (found.sql if found is not None and found.builtin else None)
+
+
+def _retyped(
+    target: Target, column: Column, kind: BaseType, first: str, default: str | None = None
+) -> str:
+    """The SQL that gives a column another type, and another default if it has one. `first`: the
+    words before it.
+    """
     name, table = quote(column.name), target.table.sql
     casts = has_cast(column.base, kind)
     changes = [f"TYPE {kind.sql} USING " + (f"{name}::{kind.sql}" if casts else "NULL")]
@@ -115,27 +150,31 @@ def _retyped(target: Target, column: Column, kind: BaseType, default: str | None
         changes += [f"SET DEFAULT {default}"] if default else []
     sql = f"ALTER TABLE {table} " + ", ".join(f"ALTER COLUMN {name} {each}" for each in changes)
     if casts:
-        return f"Run: {sql}"
-    again = f"then, if the aggregate has begun already, `penstock reset {target.aggregate.name}`"
-    return f"Run: DELETE FROM {table}; {sql}; {again}"  # noqa: S608 - told, not run
+        return printed(SqlKind.TARGET_TYPE, sql).after(first)
+    empty = f"DELETE FROM {table}"  # noqa: S608 - printed, not run
+    again = f"Then, if the aggregate has begun already, `penstock reset {target.aggregate.name}`"
+    return printed(SqlKind.TARGET_TYPE, empty, sql).after(first) + f"\n{again}"
 
 
 def _measure(
     target: Target, name: str, column: Column, tables: Tables
 ) -> Iterator[tuple[str, str]]:
-    alter = f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)}"
+    alter = f"ALTER TABLE {target.table.sql} ALTER COLUMN {quote(name)}"
     summed = target.summed(name, tables)
     if not all(keeps_sum(column.base, kind) for kind in summed):
         of = " and ".join(kind.sql for kind in summed if kind is not None)
         yield (
             f"column {name} is {column.type}, which does not hold "
             + (f"sums of {of} exactly" if of else "counts"),
-            _retyped(target, column, target.measure_type(name), default="0"),
+            _retyped(target, column, target.measure_type(name), "Run", default="0"),
         )
     if not column.not_null and not _ZERO.fullmatch(column.default or ""):
         yield (
             f"column {name} may be NULL, and NULL and one more is NULL",
-            f"{alter} SET DEFAULT 0, ALTER COLUMN {quote(name)} SET NOT NULL",
+            printed(
+                SqlKind.TARGET_NOT_NULL,
+                f"{alter} SET DEFAULT 0, ALTER COLUMN {quote(name)} SET NOT NULL",
+            ).after("Run"),
         )
 
 
@@ -150,8 +189,5 @@ def _others(target: Target, found: TargetFacts) -> Iterator[tuple[str, str]]:
                     f"column {column.name} has no default and may not be NULL, and no aggregate "
                     "writes it"
                 ),
-                (
-                    f"Run: ALTER TABLE {target.table.sql} ALTER COLUMN {quote(column.name)} "
-                    "SET DEFAULT …"
-                ),
+                f"Give column {column.name} of {target.table} a default",
             )

@@ -10,8 +10,17 @@ from penstock.declarations import AggregateConfig, AggregateSource
 from penstock.errors import InputUnfit
 from penstock.names import TableName, quote
 from penstock.pipelines.inputs import counting_sources, read_columns, unfit
-from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
-from penstock.postgres.tables import Column, TableFacts
+from penstock.postgres.publications import (
+    OPERATIONS,
+    PublicationFacts,
+    PublishedTable,
+    publish_again,
+    publish_generated,
+    publish_operations,
+    publish_via_root,
+)
+from penstock.postgres.tables import Column, TableFacts, set_logged
+from penstock.printed_sql import PrintedSql, SqlKind
 
 # Stored generated columns can be sent.
 GENERATED_VERSION = 18
@@ -63,15 +72,15 @@ def _not_there(
         return (
             "which does not exist",
             (
-                "If it was renamed, its changes come under the new name: give it the old one again "
-                "(ALTER TABLE … RENAME TO …), or name the new one in sources, and in tables in "
+                "If it was renamed, its changes come under the new name: give it the old one "
+                "again, or name the new one in sources, and in tables in "
                 "[source], after which only a reset will do. If it was dropped, take it out there"
             ),
         )
     if not table.publishable:
         return (
             f"which cannot be published ({table.spelled_kind}): its changes are not in the WAL",
-            f"Run: ALTER TABLE {name.sql} SET LOGGED"
+            set_logged(name).after("Run")
             if table.persistence == "unlogged"
             else "Name a table instead in sources, and in tables in [source]",
         )
@@ -90,13 +99,12 @@ def _not_all_sent(
     publication: PublicationFacts,
     aggregates: Sequence[AggregateConfig],
 ) -> Iterator[tuple[str, str]]:
-    name = quote(publication.name)
     # One that was seeded is wrong after a truncate that it has not heard of.
     needed = source.rules | ({"truncate"} if aggregate.seed else set())
     if missing := [op for op in OPERATIONS if op in needed - publication.operations]:
         yield (
             f'and publication "{publication.name}" does not send {", ".join(missing)}',
-            f"Run: ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}')",
+            publish_operations(publication).after("Run"),
         )
     yield from _sent_elsewhere(table, publication)
     held = publication.entry(table)
@@ -108,8 +116,10 @@ def _not_all_sent(
                 f"{held.row_filter}, while seeding counts all"
             ),
             (
-                f"Run: {_published_anew(table, held, publication, aggregates)}; and give the "
-                "aggregate a filter instead. Or count only what changes from now on: seed = false"
+                _published_anew(table, held, publication, aggregates).after(
+                    "Count only what changes from now on (seed = false), or give the aggregate a "
+                    "filter instead and run"
+                )
             ),
         )
 
@@ -119,7 +129,7 @@ def _published_anew(
     held: PublishedTable,
     publication: PublicationFacts,
     aggregates: Sequence[AggregateConfig],
-) -> str:
+) -> PrintedSql:
     """The SQL that publishes a table with all that aggregates need of it, and else as it was."""
     counting = [
         (each, source)
@@ -133,11 +143,7 @@ def _published_anew(
         listed = f" ({', '.join(map(quote, dict.fromkeys((*held.columns, *sent))))})"
     if held.row_filter and not any(each.seed for each, _ in counting):
         rows = f" WHERE {held.row_filter}"
-    name, sql = quote(publication.name), held.name.sql
-    return (
-        f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {sql}; "
-        f"ALTER PUBLICATION {name} ADD TABLE {sql}{listed}{rows}; COMMIT"
-    )
+    return publish_again(SqlKind.PUBLISH_NEEDED, publication, held.name, f"{listed}{rows}")
 
 
 def _sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterator[tuple[str, str]]:
@@ -149,10 +155,7 @@ def _sent_elsewhere(table: TableFacts, publication: PublicationFacts) -> Iterato
     if under is None:
         yield (
             f"{sent} names of its partitions",
-            (
-                f"Run: ALTER PUBLICATION {quote(publication.name)} "
-                "SET (publish_via_partition_root = true)"
-            ),
+            publish_via_root(publication).after("Run"),
         )
     elif under != table.name:
         yield (
@@ -171,7 +174,6 @@ def _not_sent(
     major: int,
     aggregates: Sequence[AggregateConfig],
 ) -> Iterator[tuple[str, str]]:
-    name = quote(publication.name)
     held = publication.entry(table)
     listed = held.columns if held is not None else None
     if column.generated == "virtual":
@@ -185,13 +187,13 @@ def _not_sent(
     elif held is not None and listed is not None and column.name not in listed:
         yield (
             f'which publication "{publication.name}" does not send',
-            f"Run: {_published_anew(table, held, publication, aggregates)}",
+            _published_anew(table, held, publication, aggregates).after("Run"),
         )
     elif column.generated == "stored" and listed is None and not publication.generated_columns:
         instead = "read the columns that it is computed from, with an expression of Spark SQL"
         yield (
             f'a generated column, which publication "{publication.name}" does not send',
-            f"Run: ALTER PUBLICATION {name} SET (publish_generated_columns = stored); or {instead}"
+            publish_generated(publication.name).after(f"{instead.capitalize()}; or run")
             if major >= GENERATED_VERSION
             else f"PostgreSQL {major} cannot send it: {instead}",
         )

@@ -14,6 +14,7 @@ import psycopg
 from psycopg.rows import class_row, dict_row
 
 from penstock.errors import NotLogical, ServerTooOld
+from penstock.printed_sql import SqlKind, printed
 
 OLDEST_VERSION = 14
 # The versions that the tests run on; others from OLDEST_VERSION on are accepted with a note.
@@ -162,12 +163,9 @@ def check_wal_level(wal_level: str) -> None:
     if wal_level != "logical":
         raise NotLogical(
             f"wal_level is {wal_level}, so the WAL lacks what logical decoding needs",
-            remedy=WAL_LEVEL_FIX,
+            remedy=printed(SqlKind.WAL_LEVEL, "ALTER SYSTEM SET wal_level = 'logical'").after(
+                "Restart the server after this, which a superuser runs (on managed services: set "
+                "rds.logical_replication or cloudsql.logical_decoding)"
+            ),
             wal_level=wal_level,
         )
-
-
-WAL_LEVEL_FIX = (
-    "Run ALTER SYSTEM SET wal_level = 'logical' and restart the server "
-    "(on managed services: rds.logical_replication, cloudsql.logical_decoding)"
-)

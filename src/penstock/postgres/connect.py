@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -26,7 +26,8 @@ from penstock.errors import (
     SourceUnavailable,
 )
 from penstock.names import quote
-from penstock.postgres.failures import translated
+from penstock.postgres.failures import translated, walsender_limit_fix
+from penstock.printed_sql import SqlKind, printed
 from penstock.sections import Dsn
 
 # Long enough for a slow TLS handshake over a continent, short enough for a person to wait.
@@ -215,7 +216,8 @@ def place(given: dict[str, Any]) -> str:
 
 # A failed connection carries no SQLSTATE (libpq keeps only the text), so we read the text. On a
 # server whose lc_messages is not English these fall through to SourceUnavailable, with the text.
-_PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
+# The remedies are for a user and a database.
+_PATTERNS: tuple[tuple[str, type[SourceError], Callable[[str, str], str]], ...] = (
     (
         (
             r"password authentication failed|no password supplied|no pg_hba.conf entry"
@@ -223,7 +225,7 @@ _PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
             r"|certificate verify failed|role .* is not permitted to log in"
         ),
         AuthenticationFailed,
-        (
+        lambda *_: (
             "Check the user, its password (PGPASSWORD, ~/.pgpass or the DSN) and pg_hba.conf; "
             "replication connections to a database need no entry of their own"
         ),
@@ -231,25 +233,26 @@ _PATTERNS: tuple[tuple[str, type[SourceError], str], ...] = (
     (
         r"database .* does not exist",
         DatabaseMissing,
-        "Correct the database name in the DSN",
+        lambda *_: "Correct the database name in the DSN",
     ),
     (
         r"permission denied to start WAL sender|must be superuser or replication role",
         PrivilegeMissing,
-        "Let the role replicate: ALTER ROLE {user} REPLICATION",
+        lambda user, _: printed(SqlKind.REPLICATION, f"ALTER ROLE {user} REPLICATION").after(
+            "Let the role replicate, as a superuser"
+        ),
     ),
     (
         r"number of requested standby connections exceeds \"?max_wal_senders",
         SlotLimitReached,
-        (
-            "Raise max_wal_senders, or stop a replication connection that is not needed "
-            "(SELECT * FROM pg_stat_replication)"
-        ),
+        lambda *_: walsender_limit_fix(),
     ),
     (
         r"permission denied for database",
         PrivilegeMissing,
-        "Let the role connect: GRANT CONNECT ON DATABASE {database} TO {user}",
+        lambda user, database: printed(
+            SqlKind.CONNECT, f"GRANT CONNECT ON DATABASE {database} TO {user}"
+        ).after("Let the role connect, as the database's owner or a superuser"),
     ),
 )
 _UNUSABLE = r"invalid (connection option|\w+ value|port number)|definition of service|bad value"
@@ -276,11 +279,11 @@ def _explain(error: psycopg.Error, given: dict[str, Any], what: str) -> SourceEr
     if re.search(_UNUSABLE, text):
         return _unusable(text, given, what)
     facts = _resolved(error)
-    names = {key: quote(facts.get(key, "…")) for key in ("user", "database")}
+    user, database = (quote(facts.get(key, "…")) for key in ("user", "database"))
     for pattern, kind, remedy in _PATTERNS:
         if re.search(pattern, text):
-            remedy = remedy.format(**names)
-            return kind(f"{named}: {text}", remedy=remedy, where=where, **facts)
+            problem = f"{named}: {text}"
+            return kind(problem, remedy=remedy(user, database), where=where, **facts)
     return SourceUnavailable(
         f"cannot connect to {named}: {text}", remedy=_UNAVAILABLE_REMEDY, where=where, **facts
     )

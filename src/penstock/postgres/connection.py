@@ -34,6 +34,7 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.postgres.connect import connect
 from penstock.postgres.envelope import StatusUpdate
+from penstock.postgres.output_plugins import not_allowed
 from penstock.postgres.pace import STEP_S, Pace
 from penstock.postgres.receive_buffer import hold_little, waiting_bytes
 
@@ -398,6 +399,8 @@ class ReplicationConnection(Closing):
         if sqlstate == _OBJECT_IN_USE:
             pid = re.search(r"PID (\d+)", text)
             return SlotInUse(slot, int(pid[1]) if pid else None)
+        if (refused := not_allowed(sqlstate, text)) is not None:
+            return refused
         return ConnectionLost(f"replication could not start: {text}", remedy=_RECONNECTS)
 
     def _explain_end(self) -> SourceError:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from penstock.errors import UnsafeIdentity
 from penstock.names import quote
 from penstock.postgres.index_width import fits_an_index
-from penstock.postgres.publications import PublicationFacts
+from penstock.postgres.publications import PublicationFacts, publish_again, publish_generated
 from penstock.postgres.tables import Identity, Index, TableFacts
+from penstock.printed_sql import SqlKind, printed
 
 # Ends the name of an index that `penstock doctor` advises.
 OUR_INDEX = "_penstock_key"
@@ -128,17 +129,16 @@ def write_breakers(
 ) -> Iterator[tuple[str, str]]:
     """Why the application's UPDATE and DELETE on this table fail under this publication.
 
-    Pairs of (what is wrong, SQL that mends it).
+    Pairs of (what is wrong, what to do).
     """
     held = publication.entry(table)
     if held is None or not table.publishable or not publication.operations & {"update", "delete"}:
         return
     identity = set(table.identity_columns)
-    name, root = quote(publication.name), held.name.sql
     if not identity:
-        yield "it has no replica identity", f"ALTER TABLE {table.name.sql} REPLICA IDENTITY FULL"
-    whole = f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {root}; "
-    whole += f"ALTER PUBLICATION {name} ADD TABLE {root}; COMMIT"
+        full = printed(SqlKind.IDENTITY, Wanted("full").sql(table))
+        yield "it has no replica identity", full.after("Run")
+    whole = publish_again(SqlKind.PUBLISH_WHOLE_TABLE, publication, held.name).after("Run")
     if held.columns is not None and (table.identity == "full" or identity - set(held.columns)):
         missing = ", ".join(sorted(identity - set(held.columns))) or "FULL allows no column list"
         yield f"the column list does not cover the replica identity ({missing})", whole
@@ -155,17 +155,21 @@ def _generated_breakers(
     table: TableFacts, publication: PublicationFacts
 ) -> Iterator[tuple[str, str]]:
     identity = set(table.identity_columns)
+    wanted = _automatic(table)
     if table.identity == "full" and (virtual := table.generated("virtual")):
         yield (
             f"the replica identity holds virtual generated columns ({', '.join(virtual)})",
-            f"ALTER TABLE {table.name.sql} REPLICA IDENTITY "
-            + ("DEFAULT" if table.primary_key else "USING INDEX a_unique_index"),
+            (
+                printed(SqlKind.IDENTITY, wanted.sql(table)).after("Run")
+                if wanted.kind != "full"
+                else "Add a primary key, or make these columns STORED"
+            ),
         )
     stored = [name for name in table.generated("stored") if name in identity]
     if stored and not publication.generated_columns:
         yield (
             f"its identity holds generated columns that are not published ({', '.join(stored)})",
-            f"ALTER PUBLICATION {quote(publication.name)} SET (publish_generated_columns = stored)",
+            publish_generated(publication.name).after("Run"),
         )
 
 

@@ -12,8 +12,9 @@ from typing import Literal
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.names import TableName
+from penstock.names import TableName, quote
 from penstock.postgres.tables import TableFacts
+from penstock.printed_sql import PrintedSql, SqlKind, printed
 
 # The comment on a publication that set-up made; tear-down drops only one that carries it.
 MARK = "Made by Penstock"
@@ -79,6 +80,42 @@ def listed(table: TableFacts) -> str:
     """The table in a list of those to publish."""
     # Children by inheritance have identities of their own, which nobody asked us to look after.
     return f"ONLY {table.name.sql}" if table.has_children else table.name.sql
+
+
+def publish_operations(publication: PublicationFacts) -> PrintedSql:
+    setting = f"publish = '{', '.join(OPERATIONS)}'"
+    return printed(
+        SqlKind.PUBLISH_OPERATIONS, f"ALTER PUBLICATION {quote(publication.name)} SET ({setting})"
+    )
+
+
+def publish_via_root(publication: PublicationFacts) -> PrintedSql:
+    name = quote(publication.name)
+    return printed(
+        SqlKind.PUBLISH_VIA_ROOT,
+        f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)",
+    )
+
+
+def publish_generated(publication: str) -> PrintedSql:
+    return printed(
+        SqlKind.PUBLISH_GENERATED,
+        f"ALTER PUBLICATION {quote(publication)} SET (publish_generated_columns = stored)",
+    )
+
+
+def publish_again(
+    kind: SqlKind, publication: PublicationFacts, table: TableName, how: str = ""
+) -> PrintedSql:
+    """Another column list or row filter; in one transaction, so that no change goes unpublished."""
+    name = quote(publication.name)
+    return printed(
+        kind,
+        "BEGIN",
+        f"ALTER PUBLICATION {name} DROP TABLE {table.sql}",
+        f"ALTER PUBLICATION {name} ADD TABLE {table.sql}{how}",
+        "COMMIT",
+    )
 
 
 def read_publications(

@@ -26,9 +26,9 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.postgres.catalog import FAILOVER_VERSION
 from penstock.postgres.failures import translate, translated
-from penstock.postgres.waiting import GaveUp, OnWait, run_watched
+from penstock.postgres.output_plugins import PLUGIN
+from penstock.postgres.waiting import GaveUp, OnWait, let_finish, run_watched
 
-PLUGIN = "pgoutput"
 # Creation waits for every open write transaction. Most are over in seconds; one that is open for a
 # minute was forgotten, or is a batch job, and a person should decide.
 CREATE_DEADLINE_S = 60.0
@@ -205,9 +205,8 @@ def create_slot(
         raise SetupBlocked(
             f'replication slot "{name}" was not created within {deadline_s:g} s: '
             f"it waits for open write transactions: {who}",
-            remedy=(
-                "Let them finish or end them (SELECT pg_terminate_backend(pid)), then run "
-                "`penstock setup` again"
+            remedy=let_finish(
+                [blocker.pid for blocker in gave_up.blockers], "run `penstock setup` again"
             ),
             slot=name,
             pids=tuple(blocker.pid for blocker in gave_up.blockers),

@@ -31,7 +31,7 @@ from penstock.postgres.connection import (
 )
 from penstock.postgres.failures import translated
 from penstock.postgres.slots import CREATE_DEADLINE_S
-from penstock.postgres.waiting import GaveUp, OnWait, watched
+from penstock.postgres.waiting import GaveUp, OnWait, let_finish, watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _exported(
         who = "; ".join(map(str, gave_up.blockers)) or "transactions that have ended meanwhile"
         raise SetupBlocked(
             f"no snapshot within {deadline_s:g} s: it waits for open write transactions: {who}",
-            remedy="Let them finish or end them (SELECT pg_terminate_backend(pid)), and try again",
+            remedy=let_finish([blocker.pid for blocker in gave_up.blockers], "try again"),
             pids=tuple(blocker.pid for blocker in gave_up.blockers),
         ) from None
     assert row is not None  # noqa: S101 - the command answers with a row

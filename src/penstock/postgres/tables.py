@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from penstock.names import TableName
 from penstock.postgres.column_types import BaseType
+from penstock.printed_sql import PrintedSql, SqlKind, printed
 
 Identity = Literal["default", "nothing", "full", "index"]
 Generated = Literal["", "stored", "virtual"]
@@ -134,6 +135,10 @@ class TableFacts:
 
     def generated(self, kind: Generated) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.generated == kind)
+
+
+def set_logged(table: TableName) -> PrintedSql:
+    return printed(SqlKind.SET_LOGGED, f"ALTER TABLE {table.sql} SET LOGGED")
 
 
 def read_tables(

@@ -18,6 +18,7 @@ from psycopg.rows import class_row
 
 from penstock.interrupts import Interrupts
 from penstock.postgres.cancelling import cancel_until
+from penstock.printed_sql import SqlKind, printed, terminated
 
 _LOOK_EVERY_S = 0.25
 _T = TypeVar("_T")
@@ -35,7 +36,8 @@ class Blocker:
 
     def __str__(self) -> str:
         if self.pid == 0:
-            return "a prepared transaction (SELECT * FROM pg_prepared_xacts)"
+            show = printed(SqlKind.SHOW_PREPARED, "SELECT * FROM pg_prepared_xacts")
+            return show.after("a prepared transaction, one of these")
         about = [
             self.application or None,
             f"user {self.user}" if self.user else None,
@@ -54,6 +56,13 @@ class GaveUp(Exception):
     def __init__(self, blockers: tuple[Blocker, ...]) -> None:
         super().__init__(*map(str, blockers))
         self.blockers = blockers
+
+
+def let_finish(pids: Sequence[int], then: str) -> str:
+    """The remedy where sessions stand in the way. `then`: what to do afterwards."""
+    sql = terminated(pids)
+    ended = f", or end them and {then}" if sql else f", and {then}"
+    return sql.after(f"Let them finish{ended}") if sql else f"Let them finish{ended}"
 
 
 def blockers_of(observer: psycopg.Connection, pid: int) -> tuple[Blocker, ...]:

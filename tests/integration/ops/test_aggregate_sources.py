@@ -15,6 +15,7 @@ from penstock.pipelines.sources import read_sources
 from support.aggregates import bad, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, slots
+from support.printed import statements_of
 
 
 # M5.2, M7.3
@@ -78,7 +79,7 @@ def test_a_column_that_the_publication_leaves_out_is_refused(notes18: Database) 
     aggregate["verifiable"] = False
     with pytest.raises(InputUnfit, match='publication "penstock" does not send') as caught:
         setup(config_with(notes18, aggregate))
-    notes18.run(*caught.value.remedy.removeprefix("Run: ").split("; ")[1:-1])
+    notes18.run(*statements_of(caught.value.remedy))
     setup(config_with(notes18, aggregate))
 
 
@@ -90,13 +91,6 @@ def lacking(database: Database, *aggregates: dict[str, Any], **source: Any) -> l
     found = bad(diagnose(config_with(database, *aggregates, **source)))
     checks = ("aggregate_old_values", "replica_identity", "partition_identity")
     return [f for f in found if f.check in checks]
-
-
-def statements_of(fix: str) -> list[str]:
-    """The SQL of a finding, as it is printed: in the first line, or on lines of their own."""
-    first, *more = fix.removeprefix(BY_SETUP).removeprefix("Run:").strip(" ").splitlines()
-    own = [line.strip().removesuffix(";") for line in more if line.startswith("  ")]
-    return own or [first]
 
 
 def mended(database: Database, *aggregates: dict[str, Any], **source: Any) -> list[str]:
@@ -385,8 +379,8 @@ def test_a_table_that_does_not_fit_the_publication_it_would_be_added_to_is_refus
         setup(config)
     assert slots(database) == []
     (finding,) = [f for f in diagnose(config) if f.check == "application_writes"]
-    assert caught.value.remedy == f"Run: {finding.fix}"
-    database.run(finding.fix)
+    assert caught.value.remedy == finding.fix
+    database.run(*statements_of(finding.fix))
     assert not [f for f in diagnose(config) if f.check == "application_writes"]
 
 

@@ -22,6 +22,7 @@ from penstock.postgres.slots import check_slot, read_slot
 from support.commands import penstock
 from support.database import Database
 from support.ops import config_for, on_18, reader, slots
+from support.printed import statements_of
 from support.versions import NEWEST
 from support.waiting import eventually
 
@@ -70,7 +71,7 @@ def test_the_sql_it_prints_mends_what_it_finds(database: Database) -> None:
         ]
         if not findings:
             break
-        database.run(*findings[0].fix.split("; "))
+        database.run(*statements_of(findings[0].fix))
     assert findings == []
     database.run("INSERT INTO orders VALUES (2, 2)", "UPDATE orders SET v = 3")
 
@@ -86,7 +87,7 @@ def test_every_leaf_is_looked_at(database: Database) -> None:
     )
     finding = found(database)["partition_identity", "warning"]
     assert finding.subject == "public.a_1"
-    database.run(finding.fix.removeprefix("Run `penstock setup`, or: "))
+    database.run(*statements_of(finding.fix))
     assert ("partition_identity", "warning") not in found(database)
 
 
@@ -108,7 +109,8 @@ def test_generated_columns_in_an_identity_are_found_where_they_break_updates(
     else:
         with pytest.raises(psycopg.errors.InvalidColumnReference):
             database.run("UPDATE orders SET a = 2")
-        database.run(findings["application_writes", "error"].fix, "UPDATE orders SET a = 2")
+        fix = statements_of(findings["application_writes", "error"].fix)
+        database.run(*fix, "UPDATE orders SET a = 2")
 
 
 # M4.4
@@ -153,7 +155,7 @@ def _set_plugins(database: Database, value: str) -> None:
 
 def _run_fix(database: Database, finding: Finding) -> None:
     """Run what doctor prints, statement by statement, as `psql` does."""
-    database.run(*finding.fix.split("; "))
+    database.run(*statements_of(finding.fix))
     _reload(database)
 
 

@@ -14,6 +14,7 @@ from penstock.ops.teardown import teardown
 from support.aggregates import config_with, declared
 from support.database import Database
 from support.ops import config_for, on_18, slots
+from support.printed import statements_of
 
 OURS = "penstock.progress, penstock.parked"
 STATS = "CREATE TABLE stats (service_id uuid, status varchar(20), count bigint NOT NULL DEFAULT 0, "
@@ -58,7 +59,7 @@ def test_a_publication_of_what_penstock_writes_is_refused_and_mended_by_what_is_
     assert (finding.level, finding.subject) == ("error", "publication penstock")
     assert (finding.what, finding.fix) == (caught.value.problem, caught.value.remedy)
 
-    notes.run(finding.fix.removeprefix("Run: ").partition(". Or ")[0])
+    notes.run(*statements_of(finding.fix))
     setup(config)
     assert setup(config).steps == ()
     assert told(config) == []
@@ -81,7 +82,7 @@ def test_what_made_writes_fail_was_a_schema_that_is_published_whole(notes: Datab
     update = "UPDATE stats SET count = 2"
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
         notes.run(update)
-    notes.run(finding.fix.removeprefix("Run: ").partition(". Or ")[0], update)
+    notes.run(*statements_of(finding.fix), update)
     teardown(config)
 
 

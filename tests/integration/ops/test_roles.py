@@ -23,6 +23,7 @@ from support.aggregates import config_with, declared
 from support.capturing import capturing
 from support.database import Database
 from support.ops import config_for, reader, replica_identities, slots
+from support.printed import statements_of
 from support.truth import no_spark
 
 TABLES = ("orders", "order_stats", "events", "events_1")
@@ -230,9 +231,9 @@ def test_what_the_role_lacks_to_seed_is_named_by_doctor_and_granted_by_set_up(
     app: Database, seeded: Config
 ) -> None:
     lacking = [f for f in findings(seeded) if f.check == "aggregate_privileges"]
-    assert [(f.level, f.subject, f.fix) for f in lacking] == [
-        ("error", "aggregate theirs", GRANTS[0]),
-        ("error", "aggregate ours", GRANTS[1]),
+    assert [(f.level, f.subject, statements_of(f.fix)) for f in lacking] == [
+        ("error", "aggregate theirs", [GRANTS[0]]),
+        ("error", "aggregate ours", [GRANTS[1]]),
     ]
     (step,) = [step for step in setup(seeded, dry_run=True).steps if "may seed" in step.title]
     assert step.statements == GRANTS
@@ -256,11 +257,11 @@ def test_what_set_up_may_not_grant_is_asked_for_before_anything_is_made(
 ) -> None:
     app.run("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
     usage = "GRANT USAGE ON SCHEMA public TO penstock_capture"
-    fixes = [f.fix for f in findings(seeded) if f.check == "aggregate_privileges"]
-    assert fixes == [f"{usage}; {grant}" for grant in GRANTS]
+    lacking = [f for f in findings(seeded) if f.check == "aggregate_privileges"]
+    assert [statements_of(f.fix) for f in lacking] == [[usage, grant] for grant in GRANTS]
     with pytest.raises(PrivilegeMissing) as caught:
         setup(seeded)
-    assert f"Run as a superuser: {usage};" in caught.value.remedy
+    assert f"Run as a superuser: {usage}\n" in caught.value.remedy
     assert GRANTS[0] not in caught.value.remedy
     assert slots(app) == []
     app.run(usage)

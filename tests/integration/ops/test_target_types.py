@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from penstock.postgres.tables import read_tables
 from support.aggregates import bad, columns, config_with, declared, findings
 from support.database import Database
 from support.ops import on_18, slots
+from support.printed import statements_of
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,7 @@ SOURCES = {kind: f"c{n}" for n, kind in enumerate(EVERY) if kind not in ("numeri
 
 
 def run_advised(database: Database, *remedies: str) -> None:
-    found = [re.match(r"Run: (.*?)(?:; or |; then|, and write |$)", each) for each in remedies]
-    database.run(*(sql for each in found if each for sql in each[1].split("; ")))
+    database.run(*(sql for each in remedies for sql in statements_of(each)))
 
 
 def wrong(database: Database, targets: Sequence[Target]) -> list[PenstockError]:

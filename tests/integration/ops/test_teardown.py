@@ -85,7 +85,7 @@ def test_a_publication_that_another_file_s_slot_may_read_stays_until_that_slot_i
     assert [step.kind for step in plan.steps] == ["drop slot"]
     (note,) = [n for n in plan.notes if "is kept" in n]
     assert '"second" (at rest)' in note
-    assert "DROP PUBLICATION penstock removes it" in note
+    assert ": DROP PUBLICATION penstock" in note
     assert (slots(made), publications(made)) == (["second"], 1)
     # It reads all that came before.
     changes = "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('second', NULL, NULL,"

@@ -22,6 +22,7 @@ from penstock.pipelines.sources import read_sources
 from support.aggregates import config_with, declared
 from support.database import Database
 from support.jobs import captured
+from support.printed import statements_of
 from support.proxy import Proxy
 from support.waiting import eventually
 
@@ -205,7 +206,7 @@ def test_set_up_and_the_job_refuse_a_table_whose_changes_come_under_other_names(
     by_leaf = "sends under the names of its partitions"
     with pytest.raises(InputUnfit, match=by_leaf) as caught:
         ready(parted, tmp_path / "log", publication="own")
-    parted.run(caught.value.remedy.removeprefix("Run: "))
+    parted.run(*statements_of(caught.value.remedy))
     config = ready(parted, tmp_path / "log", publication="own")
     with captured(config):
         require_ready(config)

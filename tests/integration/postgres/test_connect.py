@@ -144,13 +144,16 @@ def test_a_missing_database_is_named(guarded: EmbeddedPostgres) -> None:
 def test_a_database_that_the_role_may_not_enter_names_the_grant(guarded: EmbeddedPostgres) -> None:
     error = refused(guarded.dsn("closed", user="plain"))
     assert type(error) is PrivilegeMissing
-    assert error.remedy == "Let the role connect: GRANT CONNECT ON DATABASE closed TO plain"
+    assert error.remedy == (
+        "Let the role connect, as the database's owner or a superuser: "
+        "GRANT CONNECT ON DATABASE closed TO plain"
+    )
 
 
 def test_a_role_that_may_not_replicate_names_the_grant(guarded: EmbeddedPostgres) -> None:
     error = refused(guarded.dsn(user="plain"), replication="database")
     assert type(error) is PrivilegeMissing
-    assert error.remedy == "Let the role replicate: ALTER ROLE plain REPLICATION"
+    assert error.remedy == "Let the role replicate, as a superuser: ALTER ROLE plain REPLICATION"
 
 
 def walsender(server: EmbeddedPostgres) -> psycopg.Connection | None:

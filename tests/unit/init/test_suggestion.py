@@ -68,7 +68,7 @@ def test_tables_that_can_be_captured_are_and_the_others_say_why_not() -> None:
     assert left_out["c"].with_full
     assert left_out["d"].whole_remedy == "Run: ALTER TABLE public.d SET LOGGED"
     remedy = left_out["e"].whole_remedy
-    assert remedy == "Connect as its owner, or run: GRANT app_owner TO setup"
+    assert remedy == "Connect as its owner, or run as a superuser: GRANT app_owner TO setup"
     assert "target" in left_out["g"].reason
     assert not left_out["h"].with_full
     assert set(left_out) == set("cdegh")
@@ -105,7 +105,10 @@ def test_a_table_that_was_asked_for_is_taken_or_refused() -> None:
 @pytest.mark.parametrize(
     ("one", "remedy"),
     [
-        (table(owned=False, owner="o"), "Connect as its owner, or run: GRANT o TO setup"),
+        (
+            table(owned=False, owner="o"),
+            "Connect as its owner, or run as a superuser: GRANT o TO setup",
+        ),
         (keyless(), "Add a primary key, or name it with --table public.orders: then"),
     ],
 )

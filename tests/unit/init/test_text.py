@@ -15,6 +15,7 @@ from penstock.init.fitness import Unfit
 from penstock.init.suggestion import Entry, Suggestion
 from penstock.init.text import render
 from penstock.names import TableName
+from penstock.postgres.tables import set_logged
 from penstock.printed_sql import SqlKind, printed
 
 # What Postgres allows: anything but NUL, of 63 bytes at most.
@@ -22,10 +23,10 @@ names = st.text(
     st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1, max_size=15
 )
 tables = st.builds(TableName, names, names)
-unfit = st.builds(Unfit, tables, names, names, st.none() | names, st.booleans())
-an_index = names.filter(lambda name: not name.rstrip().endswith(";")).map(
+sql = names.filter(lambda name: not name.rstrip().endswith(";")).map(
     lambda name: printed(SqlKind.COVERING_INDEX, name)
 )
+unfit = st.builds(Unfit, tables, names, names, st.none() | sql, st.booleans())
 # A few that Spark SQL has no way to write cannot be counted by, and are not suggested.
 columns = names.filter(lambda name: spelled(name) is not None)
 
@@ -47,7 +48,7 @@ def suggestions(draw: st.DrawFn) -> Suggestion:
         measures,
         draw(tables),
         identities[0],
-        draw(st.none() | an_index),
+        draw(st.none() | sql),
     )
     return Suggestion(
         name=draw(names),
@@ -103,11 +104,14 @@ def test_where_a_secret_that_was_left_out_belongs_is_told() -> None:
     assert "# Put the whole connection string in PENSTOCK_SOURCE_DSN" in other
 
 
+UNLOGGED = TableName("public", "c")
+
+
 def test_tables_that_are_left_out_can_be_taken_out_of_the_comment() -> None:
     text = shown(
         others=(TableName("public", "b"),),
         unfit=(
-            Unfit(TableName("public", "c"), "is unlogged", "Run", "ALTER TABLE public.c …"),
+            Unfit(TableName("public", "c"), "is unlogged", "Run", set_logged(UNLOGGED)),
             Unfit(TableName("public", "d"), "has no key", "Add a primary key", with_full=True),
         ),
     )

@@ -231,7 +231,7 @@ def test_a_server_that_does_not_allow_pgoutput_is_an_error(libraries: str, names
     facts = source(server=server(output_plugin_libraries=libraries))
     finding = one(findings(facts), "output_plugin_libraries", "error")
     assert "does not allow pgoutput" in finding.what
-    assert finding.fix.startswith(f"ALTER SYSTEM SET output_plugin_libraries = {names};")
+    assert f"\n  ALTER SYSTEM SET output_plugin_libraries = {names};\n" in finding.fix
 
 
 def test_a_list_of_plugins_that_is_unknown_or_has_pgoutput_is_no_finding() -> None:

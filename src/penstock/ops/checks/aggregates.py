@@ -28,6 +28,7 @@ from penstock.pipelines.inputs_checked import input_errors
 from penstock.pipelines.target_facts import BOOKKEEPING
 from penstock.postgres.publications import PublicationFacts
 from penstock.postgres.tables import TableFacts
+from penstock.printed_sql import SqlKind, printed
 
 _SETUP = "Run `penstock setup`"
 
@@ -116,7 +117,8 @@ def _reads(aggregate: AggregateConfig, facts: SourceFacts, subject: str) -> Iter
     why = "Seeding reads its tables with that role, and so does `penstock verify`."
     if lacking := [sql for _, sql in missing_reads([aggregate], facts)]:
         what = f'role "{facts.capture_user}" may not read all that it must'
-        yield Finding("aggregate_privileges", "error", subject, what, why, "; ".join(lacking))
+        fix = printed(SqlKind.SOURCE_GRANTS, *lacking).after("Run as the owner or a superuser")
+        yield Finding("aggregate_privileges", "error", subject, what, why, fix)
     for hidden in hidden_rows([aggregate], facts):
         yield from_error("aggregate_privileges", subject, hidden, why)
 
@@ -164,7 +166,7 @@ def _targets(
             subject,
             f'role "{there.role}" may not write all that it must in database "{there.database}"',
             f"It writes the targets, and its position in schema {SCHEMA}.",
-            "; ".join(lacking),
+            printed(SqlKind.TARGET_GRANTS, *lacking).after("Run as the owner or a superuser"),
         )
     if read_well and not (errors or missing or ours or lacking):
         yield Finding("target", "ok", subject, "its targets fit and can be written")

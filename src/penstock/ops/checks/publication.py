@@ -11,8 +11,16 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.outcome import after_setup
 from penstock.ops.published_targets import narrowed_sql
-from penstock.postgres.publications import OPERATIONS, PublicationFacts, PublishedTable
+from penstock.postgres.publications import (
+    OPERATIONS,
+    PublicationFacts,
+    PublishedTable,
+    publish_again,
+    publish_operations,
+    publish_via_root,
+)
 from penstock.postgres.tables import TableFacts
+from penstock.printed_sql import SqlKind, printed
 
 
 def check_publication(config: Config, facts: SourceFacts) -> Iterator[Finding]:
@@ -52,7 +60,12 @@ def _coverage(
             str(name),
             f'publication "{publication.name}" does not hold the table',
             "Its changes do not reach Penstock.",
-            f"ALTER PUBLICATION {quote(publication.name)} ADD TABLE {name.sql}",
+            str(
+                printed(
+                    SqlKind.PUBLISH_TABLE,
+                    f"ALTER PUBLICATION {quote(publication.name)} ADD TABLE {name.sql}",
+                )
+            ),
         )
     if not missing:
         yield Finding("publication_tables", "ok", subject, "it holds every configured table")
@@ -66,17 +79,13 @@ def _operations(publication: PublicationFacts, subject: str) -> Iterator[Finding
             subject,
             f"it does not publish {', '.join(missing)}",
             "These changes do not reach Penstock, and aggregates go wrong without notice.",
-            f"ALTER PUBLICATION {quote(publication.name)} "
-            f"SET (publish = '{', '.join(OPERATIONS)}')",
+            str(publish_operations(publication)),
         )
 
 
 def _filters(publication: PublicationFacts, held: PublishedTable) -> Iterator[Finding]:
-    name, table = quote(publication.name), held.name.sql
-    whole = (
-        f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; "
-        f"ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT"
-    )
+    whole = publish_again(SqlKind.PUBLISH_WHOLE_TABLE, publication, held.name)
+    fix = whole.after("If that is not intended")
     if held.row_filter:
         yield Finding(
             "row_filter",
@@ -85,7 +94,7 @@ def _filters(publication: PublicationFacts, held: PublishedTable) -> Iterator[Fi
             f"the publication sends only rows that match {held.row_filter}",
             "Other rows' changes are dropped, and an UPDATE across the filter arrives as INSERT or "
             "DELETE.",
-            f"If that is not intended: {whole}",
+            fix,
         )
     if held.columns is not None:
         yield Finding(
@@ -94,7 +103,7 @@ def _filters(publication: PublicationFacts, held: PublishedTable) -> Iterator[Fi
             str(held.name),
             f"the publication sends only the columns {', '.join(held.columns)}",
             "The others never reach a pipeline.",
-            f"If that is not intended: {whole}",
+            fix,
         )
 
 
@@ -107,7 +116,7 @@ def _partitions(publication: PublicationFacts, table: TableFacts) -> Iterator[Fi
             str(table.name),
             "changes are published under the names of the partitions, not of the table",
             "Penstock looks for them under the table's name, and would see none.",
-            f"ALTER PUBLICATION {quote(publication.name)} SET (publish_via_partition_root = true)",
+            str(publish_via_root(publication)),
         )
     elif table.partitioned:
         yield Finding(
@@ -137,7 +146,7 @@ def _extra(publication: PublicationFacts, facts: SourceFacts, subject: str) -> I
             "it is FOR ALL TABLES",
             "Every change in the database is sent, and any table without a replica identity "
             "refuses UPDATE and DELETE.",
-            narrowed_sql(publication, facts),
+            str(narrowed_sql(publication, facts)),
         )
         return
     others = [str(held.name) for held in publication.tables if held.name not in facts.tables]

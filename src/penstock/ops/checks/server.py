@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,8 +10,9 @@ from penstock.names import quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, Level, from_error
 from penstock.postgres.catalog import TESTED_VERSIONS, RoleFacts, ServerFacts, check_wal_level
-from penstock.postgres.failures import SLOT_LIMIT_FIX
-from penstock.postgres.slots import PLUGIN
+from penstock.postgres.failures import slot_limit_fix, walsender_limit_fix
+from penstock.postgres.output_plugins import PLUGIN, allow_sql, allows
+from penstock.printed_sql import SqlKind, printed, reloaded
 
 # Less than this is gone within minutes on a busy server.
 _SMALL_KEEP_MB = 1024
@@ -21,7 +21,7 @@ _SMALL_KEEP_MB = 1024
 def check_server(facts: SourceFacts) -> Iterator[Finding]:
     yield _version(facts.server)
     yield _wal_level(facts.server)
-    if not _allows(facts.server, PLUGIN):
+    if not allows(facts.server, PLUGIN):
         yield Finding(
             "output_plugin_libraries",
             "error",
@@ -29,7 +29,7 @@ def check_server(facts: SourceFacts) -> Iterator[Finding]:
             f"output_plugin_libraries ({facts.server.output_plugin_libraries}) does not allow "
             f"{PLUGIN}",
             "Without it no slot for capture can be made, and none that exists can be read.",
-            _allow_sql(facts.server, PLUGIN),
+            allow_sql(facts.server.output_plugin_libraries, PLUGIN).after("Run as a superuser"),
         )
     if facts.server.in_recovery:
         yield Finding(
@@ -60,7 +60,9 @@ def check_server(facts: SourceFacts) -> Iterator[Finding]:
             "server",
             f"a slot that nobody reads for {facts.server.idle_slot_timeout_s} s is invalidated",
             "If Penstock is stopped for longer, changes are lost and targets must be seeded again.",
-            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
+            reloaded(SqlKind.IDLE_SLOT_TIMEOUT, "idle_replication_slot_timeout = 0").after(
+                "Run as a superuser"
+            ),
         )
 
 
@@ -85,29 +87,6 @@ def _wal_level(server: ServerFacts) -> Finding:
     return Finding("wal_level", "ok", "server", "wal_level is logical")
 
 
-def _allows(server: ServerFacts, plugin: str) -> bool:
-    """Return whether a slot may use a plugin; true where the server's list is not known."""
-    if server.output_plugin_libraries is None:
-        return True
-    names = _listed(server.output_plugin_libraries)
-    return plugin in names or "*" in names
-
-
-def _allow_sql(server: ServerFacts, plugin: str) -> str:
-    """Return SQL that adds a plugin to the list: name by name, because the list as one quoted
-    string is one name, which allows no plugin at all. Such a name is taken apart.
-    """
-    listed = _listed(server.output_plugin_libraries or "")
-    parts = [part.strip() for name in listed for part in name.split(",")]
-    names = ", ".join(map(quote, dict.fromkeys([*filter(None, parts), plugin])))
-    return f"ALTER SYSTEM SET output_plugin_libraries = {names}; SELECT pg_reload_conf()"
-
-
-def _listed(setting: str) -> list[str]:
-    found = re.findall(r'"((?:[^"]|"")*)"|([^\s,"]+)', setting)
-    return [quoted or plain for quoted, plain in found]
-
-
 def _room(facts: SourceFacts) -> Iterator[Finding]:
     server = facts.server
     slots = f"{server.used_slots} of {server.max_slots} replication slots are in use"
@@ -117,7 +96,7 @@ def _room(facts: SourceFacts) -> Iterator[Finding]:
         # Our own slot may be among them; seeding and verifying need one more for a while.
         level: Level = "warning" if facts.slot else "error"
         why = "Set-up needs a slot, and so do seeding and verifying, for a moment."
-        yield Finding("free_slots", level, "server", slots, why, SLOT_LIMIT_FIX)
+        yield Finding("free_slots", level, "server", slots, why, slot_limit_fix())
     senders = f"{server.used_wal_senders} of {server.max_wal_senders} walsenders are in use"
     if server.free_wal_senders > 0:
         yield Finding("free_wal_senders", "ok", "server", senders)
@@ -129,14 +108,13 @@ def _room(facts: SourceFacts) -> Iterator[Finding]:
             "server",
             senders,
             "Capture is a replication connection and needs one.",
-            "Stop a replication connection that is not needed (SELECT * FROM pg_stat_replication), "
-            "or raise max_wal_senders and restart the server",
+            walsender_limit_fix(),
         )
 
 
 def _keep_size(server: ServerFacts) -> Finding:
     check, megabytes = "max_slot_wal_keep_size", server.max_slot_wal_keep_mb
-    fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf()"
+    fix = reloaded(SqlKind.WAL_KEEP_SIZE, "max_slot_wal_keep_size = '50GB'")
     if megabytes < 0:
         return Finding(
             check,
@@ -145,7 +123,7 @@ def _keep_size(server: ServerFacts) -> Finding:
             "max_slot_wal_keep_size is -1: a slot may hold back any amount of WAL",
             "While Penstock is stopped, WAL grows until the disk is full. With a limit the slot is "
             "lost instead, and targets must be seeded again.",
-            f"Watch the free disk space, or set a limit: {fix}",
+            fix.after("Watch the free disk space, or set a limit as a superuser"),
         )
     if megabytes < _SMALL_KEEP_MB:
         return Finding(
@@ -154,7 +132,7 @@ def _keep_size(server: ServerFacts) -> Finding:
             "server",
             f"max_slot_wal_keep_size is only {megabytes} MB",
             "A short stop of Penstock loses the slot, and targets must be seeded again.",
-            fix,
+            fix.after("Run as a superuser"),
         )
     return Finding(check, "ok", "server", f"max_slot_wal_keep_size is {megabytes} MB")
 
@@ -181,7 +159,9 @@ def check_role(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Finding]:
             f"role {role.name}",
             "the role may not replicate",
             "Capture is a replication connection.",
-            f"ALTER ROLE {name} REPLICATION",
+            printed(SqlKind.REPLICATION, f"ALTER ROLE {name} REPLICATION").after(
+                "Run as a superuser"
+            ),
         )
     if heartbeats and role.forbidden_messages:
         grants = (f"GRANT EXECUTE ON FUNCTION {f} TO {name}" for f in role.forbidden_messages)
@@ -191,7 +171,9 @@ def check_role(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Finding]:
             f"role {role.name}",
             "the role may not send heartbeats",
             "Heartbeats (pg_logical_emit_message) prove the whole path and measure its latency.",
-            "; ".join(grants) + "; or set interval_min = 0 in [heartbeat]",
+            printed(SqlKind.HEARTBEATS, *grants).after(
+                "Set interval_min = 0 in [heartbeat], or run as a superuser"
+            ),
         )
     if role.may_replicate and not (heartbeats and role.forbidden_messages):
         yield _role_is_fine(role)
@@ -220,14 +202,14 @@ class PluginProbe:
 
 def check_wal2json(server: ServerFacts, probe: PluginProbe) -> Iterator[Finding]:
     why = "Only polling with wal2json needs it; streaming uses pgoutput, which is built in."
-    if not _allows(server, "wal2json"):
+    if not allows(server, "wal2json"):
         yield Finding(
             "wal2json",
             "info",
             "server",
             f"output_plugin_libraries ({server.output_plugin_libraries}) does not allow wal2json",
             why,
-            _allow_sql(server, "wal2json"),
+            allow_sql(server.output_plugin_libraries, "wal2json").after("Run as a superuser"),
         )
     elif probe.present:
         yield Finding("wal2json", "ok", "server", "the output plugin wal2json is there")

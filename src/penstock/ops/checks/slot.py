@@ -10,6 +10,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.postgres.catalog import ServerFacts
 from penstock.postgres.slots import SlotFacts, check_failover, check_health, check_kind
+from penstock.printed_sql import SqlKind, reloaded, terminated
 
 # Below this share of max_slot_wal_keep_size the slot is near its end.
 _SAFE_SHARE = 0.2
@@ -57,7 +58,7 @@ def _use(slot: SlotFacts, subject: str) -> Finding:
         subject,
         f"another program reads from it: {who}",
         "A slot has one reader at a time: capture would be refused.",
-        f"Stop it, or SELECT pg_terminate_backend({slot.active_pid})",
+        f"Stop it, or {terminated([slot.active_pid])}",
     )
 
 
@@ -74,7 +75,9 @@ def _wal(slot: SlotFacts, server: ServerFacts, subject: str) -> Finding:
             what,
             "The server will soon remove WAL that Penstock has not read; then targets must be "
             "seeded again.",
-            "Start capture now, or ALTER SYSTEM SET max_slot_wal_keep_size = "
-            f"'{max(server.max_slot_wal_keep_mb * 2, 1024)}MB'; SELECT pg_reload_conf()",
+            reloaded(
+                SqlKind.WAL_KEEP_SIZE,
+                f"max_slot_wal_keep_size = '{max(server.max_slot_wal_keep_mb * 2, 1024)}MB'",
+            ).after("Start capture now, or run as a superuser"),
         )
     return Finding("slot_wal", "ok", subject, what)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from penstock.config import Config, SourceTable
 from penstock.errors import PenstockError
-from penstock.names import TableName, quote
+from penstock.names import TableName
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import consequence, drop_sql, old_value_errors, table_needs
@@ -16,19 +16,21 @@ from penstock.ops.outcome import after_setup
 from penstock.ops.plan import existing_table
 from penstock.pipelines.old_values import known_old_values
 from penstock.postgres.identity import (
+    Wanted,
     too_wide,
     wanted_for_leaf,
     wanted_identity,
     write_breakers,
 )
 from penstock.postgres.index_width import MAX_ENTRY_BYTES
-from penstock.postgres.publications import PublicationFacts
-from penstock.postgres.tables import TableFacts
+from penstock.postgres.publications import PublicationFacts, publish_generated
+from penstock.postgres.tables import TableFacts, set_logged
+from penstock.printed_sql import SqlKind, printed
 
 # By table or partition, what aggregates need of its old values and is not in the WAL now.
 _Lacking: TypeAlias = dict[TableName, list[str]]
 # Where set-up would change it.
-_SETUP = "Run `penstock setup`, or: "
+_SETUP = "Run `penstock setup`, or"
 
 
 def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
@@ -103,11 +105,11 @@ def _identity(
             " ".join(needed)
             or "It decides which old values are in the WAL; without one, UPDATE and DELETE fail as "
             "soon as the table is published.",
-            _SETUP + wanted.sql(table),
+            printed(SqlKind.IDENTITY, wanted.sql(table)).after(_SETUP),
         )
     elif table.identity == "full":
         fix = "; or ".join(
-            f"ALTER TABLE {table.name.sql} REPLICA IDENTITY USING INDEX {quote(index.name)}"
+            str(printed(SqlKind.IDENTITY, Wanted("index", index).sql(table)))
             for index in table.candidates
             if needed_old <= set(index.columns) and index not in too_wide(table)
         )
@@ -145,7 +147,7 @@ def _leaves(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> It
             " ".join(lacking.get(leaf.name, ()))
             or "The partition's own identity decides what is in the WAL, but the stream describes "
             "it with the root's: old values would be missing.",
-            _SETUP + wanted[leaf.oid].sql(leaf),
+            printed(SqlKind.IDENTITY, wanted[leaf.oid].sql(leaf)).after(_SETUP),
         )
     if not different:
         yield Finding(
@@ -163,7 +165,7 @@ def _leaves(table: TableFacts, configured: SourceTable, lacking: _Lacking) -> It
                 str(leaf.name),
                 f"the partition is {leaf.persistence}, a {leaf.kind}",
                 "Its changes are not in the WAL.",
-                f"ALTER TABLE {leaf.name.sql} SET LOGGED" if leaf.persistence == "unlogged" else "",
+                str(set_logged(leaf.name)) if leaf.persistence == "unlogged" else "",
             )
 
 
@@ -190,7 +192,7 @@ def _no_primary_key(table: TableFacts) -> Finding:
         str(table.name),
         "the table has no primary key that can be a replica identity",
         "Rows can be told apart only by a unique index or by all their columns.",
-        f"ALTER TABLE {table.name.sql} ADD PRIMARY KEY (…), if it has a natural one",
+        "Give it a primary key, if it has a natural one",
     )
 
 
@@ -208,7 +210,7 @@ def _generated(table: TableFacts, name: str, facts: SourceFacts) -> Iterator[Fin
     if not stored or (publication is not None and publication.generated_columns):
         return
     if facts.server.major >= 18:
-        fix = f"ALTER PUBLICATION {quote(name)} SET (publish_generated_columns = stored)"
+        fix = str(publish_generated(name))
     else:
         fix = "Compute them downstream, or upgrade to PostgreSQL 18, which can send them"
     in_identity = set(stored) & set(table.identity_columns)
@@ -257,7 +259,7 @@ def _old_values(table: TableFacts) -> Finding:
         f"DELETE: old values of {keys}",
         f"Old values of {rest} are not in the WAL: an aggregate by one of them cannot subtract, "
         "unless the column is immutable (UPDATE only).",
-        "; ".join(f"ALTER TABLE {part.name.sql} REPLICA IDENTITY FULL" for part in _all(table)),
+        str(printed(SqlKind.IDENTITY, *(Wanted("full").sql(part) for part in _all(table)))),
     )
 
 
