@@ -43,3 +43,18 @@ def test_a_stage_imports_only_the_stages_above_it() -> None:
         if order.index(imported) > order.index(folder)
     ]
     assert wrong == []
+
+
+def test_one_module_connects_to_servers_that_are_not_ours_alone() -> None:  # M7.6
+    """It sets the search path. Benchmarks, demo and example have servers of their own, or are the
+    application.
+    """
+    connecting = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if path.relative_to(SOURCE).parts[0] not in ("bench", "demo", "notify")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and re.fullmatch(r"psycopg\..*connect(_start)?", ast.unparse(node.func))
+    }
+    assert connecting == {"postgres/connect.py"}

@@ -19,12 +19,14 @@ from penstock.postgres.connect import connect
 _LOOK_EVERY_S = 0.01
 _TOP = """
 SELECT services.name, templates.name, top.notification_type, notification_status, count
-  FROM (SELECT * FROM ft_service_stats ORDER BY count DESC, id LIMIT 8) AS top
-  JOIN services ON services.id = service_id JOIN templates ON templates.id = template_id
+  FROM (SELECT * FROM public.ft_service_stats ORDER BY count DESC, id LIMIT 8) AS top
+  JOIN public.services ON services.id = service_id
+  JOIN public.templates ON templates.id = template_id
  ORDER BY count DESC, services.name, templates.name, notification_status
 """
 _STATUSES = """
-SELECT notification_status, sum(count)::bigint FROM ft_service_stats GROUP BY 1 ORDER BY 2 DESC
+SELECT notification_status, sum(count)::bigint FROM public.ft_service_stats
+ GROUP BY 1 ORDER BY 2 DESC
 """
 _LAG = """
 SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s

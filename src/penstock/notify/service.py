@@ -27,12 +27,12 @@ OnCount = Callable[[int], None]
 
 # Twenty services with five templates each, of all types. The same each time, so they are made once.
 _SERVICES = """
-INSERT INTO services (id, name)
+INSERT INTO public.services (id, name)
 SELECT md5('service ' || s)::uuid, 'Service ' || s FROM generate_series(1, 20) AS s
 ON CONFLICT DO NOTHING
 """
 _TEMPLATES = """
-INSERT INTO templates (id, service_id, notification_type, name)
+INSERT INTO public.templates (id, service_id, notification_type, name)
 SELECT md5('template ' || s || '.' || t)::uuid, md5('service ' || s)::uuid,
        (ARRAY['email', 'sms', 'letter'])[1 + (s + t) % 3], 'Template ' || s || '.' || t
   FROM generate_series(1, 20) AS s, generate_series(1, 5) AS t
@@ -51,7 +51,7 @@ WITH drawn AS (
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n
 ), numbered AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY id) - 1 AS number, id, service_id, notification_type
-      FROM (SELECT * FROM templates {lock}) AS held
+      FROM (SELECT * FROM public.templates {lock}) AS held
 ), placed AS (
     SELECT drawn.*, numbered.*,
            CASE WHEN NOT %(aged)s OR status < 0.02 THEN 'created' WHEN status < 0.04 THEN 'sending'
@@ -59,8 +59,8 @@ WITH drawn AS (
                 WHEN status < 0.20 THEN 'permanent-failure' ELSE 'delivered' END AS placed
       FROM drawn JOIN numbered ON number = template
 )
-INSERT INTO notifications (id, service_id, template_id, job_id, notification_type, key_type,
-                           notification_status, created_at, updated_at)
+INSERT INTO public.notifications (id, service_id, template_id, job_id, notification_type, key_type,
+                                  notification_status, created_at, updated_at)
 SELECT overlay(gen_random_uuid()::text PLACING
                to_char(created_at AT TIME ZONE 'UTC', 'YYMMDDHH24-MISS') FROM 1 FOR 13)::uuid,
        service_id, id, CASE WHEN job < 0.3 THEN md5(id || created_at::date::text)::uuid END,
@@ -74,38 +74,39 @@ SELECT overlay(gen_random_uuid()::text PLACING
 # The oldest that are in one status go to the next. Locked rows are somebody else's.
 _MOVE = """
 WITH oldest AS MATERIALIZED (
-    SELECT id FROM notifications WHERE notification_status = %(was)s
+    SELECT id FROM public.notifications WHERE notification_status = %(was)s
      ORDER BY created_at LIMIT %(count)s FOR UPDATE SKIP LOCKED
 )
-UPDATE notifications AS n SET notification_status = %(becomes)s, updated_at = now()
+UPDATE public.notifications AS n SET notification_status = %(becomes)s, updated_at = now()
   FROM oldest WHERE n.id = oldest.id
 """
 # Into the history, in one transaction; what was sent with a test key is only deleted.
 _ARCHIVE = """
 WITH oldest AS MATERIALIZED (
-    SELECT id FROM notifications WHERE notification_status = %(was)s
+    SELECT id FROM public.notifications WHERE notification_status = %(was)s
      ORDER BY created_at LIMIT %(count)s FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM notifications AS n USING oldest WHERE n.id = oldest.id RETURNING n.*
+    DELETE FROM public.notifications AS n USING oldest WHERE n.id = oldest.id RETURNING n.*
 ), kept AS (
-    INSERT INTO notification_history SELECT * FROM gone WHERE key_type <> 'test' RETURNING id
+    INSERT INTO public.notification_history SELECT * FROM gone WHERE key_type <> 'test' RETURNING id
 )
 SELECT FROM gone UNION ALL SELECT FROM kept
 """
 # A receipt that comes late.
 _RECEIPT = """
 WITH newest AS MATERIALIZED (
-    SELECT id FROM notification_history WHERE notification_status = 'sent'
+    SELECT id FROM public.notification_history WHERE notification_status = 'sent'
      ORDER BY created_at DESC LIMIT %(count)s FOR UPDATE SKIP LOCKED
 )
-UPDATE notification_history AS h SET notification_status = 'delivered', updated_at = now()
+UPDATE public.notification_history AS h SET notification_status = 'delivered', updated_at = now()
   FROM newest WHERE h.id = newest.id
 """
 _PURGE = """
 WITH oldest AS MATERIALIZED (
-    SELECT id FROM notification_history ORDER BY created_at LIMIT %(count)s FOR UPDATE SKIP LOCKED
+    SELECT id FROM public.notification_history
+     ORDER BY created_at LIMIT %(count)s FOR UPDATE SKIP LOCKED
 )
-DELETE FROM notification_history AS h USING oldest WHERE h.id = oldest.id
+DELETE FROM public.notification_history AS h USING oldest WHERE h.id = oldest.id
 """
 
 # A life in steps, and how many of a hundred are of each. More come than go: the table grows.
@@ -127,6 +128,8 @@ _NEW = 100 - sum(share for share, *_ in _STEPS)
 def create(connection: psycopg.Connection, folder: Path = _HERE) -> None:
     """The tables of the example and those for its counts: all or nothing."""
     with connection.transaction():
+        # The files are as a person would run them.
+        connection.execute("SET LOCAL search_path = public")
         for name in ("schema.sql", "targets.sql"):
             connection.execute((folder / name).read_bytes())
 
@@ -156,7 +159,7 @@ def bulk(
             )
         on_rows(last)
     # For the plans of those who come next; the server itself would see to it in a minute.
-    connection.execute("ANALYZE notifications")
+    connection.execute("ANALYZE public.notifications")
 
 
 def steady(
@@ -218,7 +221,7 @@ def _prepare(connection: psycopg.Connection, seed: float | None) -> int:
     with connection.transaction():
         connection.execute(_SERVICES)
         connection.execute(_TEMPLATES)
-    row = connection.execute("SELECT count(*) FROM templates").fetchone()
+    row = connection.execute("SELECT count(*) FROM public.templates").fetchone()
     return int(row[0]) if row else 0
 
 

@@ -12,11 +12,9 @@ from penstock.postgres.failures import translated
 from penstock.postgres.pooler import require_own_session
 
 # Keys come from the log as text, and are parked as text until some later session reads them: both
-# must not depend on what a role or a database is set to meanwhile. Not so the search path and the
-# time zone, by which triggers and defaults of the user's work: a moment is printed with its offset.
-_SETTINGS = {
-    name: value for name, value in VALUE_SETTINGS.items() if name not in ("search_path", "timezone")
-}
+# must not depend on what a role or a database is set to meanwhile. Not so the time zone, by which
+# triggers and defaults of the user's work: a moment is printed with its offset.
+_SETTINGS = {name: value for name, value in VALUE_SETTINGS.items() if name != "timezone"}
 
 
 def connect_target(dsn: str, *, lock_timeout_s: float = 0) -> psycopg.Connection[Any]:

@@ -16,6 +16,8 @@ from penstock.postgres.tables import TableFacts, read_tables
 
 # Others' transactions and locks: doctor finds nothing wrong.
 _BUSY = ("40", "55P03")
+# A table, a column, a function, or a type that a function of the user's names is not found.
+_UNDEFINED = ("42P01", "42703", "42883", "42704", "3F000")
 
 
 def read_targets(
@@ -79,6 +81,12 @@ def unusable(aggregate: str, error: psycopg.Error) -> TargetUnavailable:
     remedy = "Run: penstock doctor, which says what is wrong with it"
     if error.sqlstate is not None and error.sqlstate.startswith(_BUSY):
         remedy = "Others write there, such as a reset: try again when they are done"
+    elif error.sqlstate in _UNDEFINED and error.diag.context is not None:
+        remedy = (
+            "A function failed that a trigger on it calls: it runs with search_path = pg_catalog, "
+            "pg_temp. Write names in it with their schemas, or give it a path of its own: "
+            "ALTER FUNCTION … SET search_path = public"
+        )
     return TargetUnavailable(
         f"the target of aggregate {aggregate} cannot be used: {what}",
         remedy=remedy,

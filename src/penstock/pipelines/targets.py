@@ -140,7 +140,8 @@ def _check_declared(
     if kind is None:
         raise ConfigInvalidValue(
             f"{about} is no type of the database with target {target.table}",
-            remedy="Correct it, or make the type there first",
+            remedy="Correct it, or make the type there first. Types of your own have their schema "
+            "before their name, as public.mood",
             **facts,
         )
     if not keeps(kind, sources):

@@ -40,6 +40,12 @@ _TCP_KEEPALIVE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+# A role that may create functions in a schema of the path would have them run with our rights: one
+# that fits the arguments better is taken before that of pg_catalog, and so is an operator. Without
+# pg_temp, temporary tables would be searched first. Not as an option of the connection, which a
+# pooler may refuse; before anything else, and without an expression. What stands for an object
+# (regclass) is printed with its schema.
+_SEARCH_PATH = "SET search_path = pg_catalog, pg_temp"
 # By their names, as not every version has each of them. Without parameters, which a replication
 # connection does not take.
 _WITHOUT_LIMITS = """
@@ -73,6 +79,12 @@ def connect(dsn: str, **parameters: Any) -> psycopg.Connection:
         connection = psycopg.connect(autocommit=True, **merged)
     except psycopg.Error as error:
         raise _explain(error, given, origin(dsn)) from None
+    try:
+        with translated("set the search path"):
+            connection.execute(_SEARCH_PATH)
+    except BaseException:
+        connection.close()
+        raise
     # The default of the database or the role may be stricter: then a transaction would not see what
     # executors stage for it, and would fail at each row that it has waited for.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

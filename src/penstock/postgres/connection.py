@@ -119,8 +119,6 @@ VALUE_SETTINGS = {
     "bytea_output": "hex",
     "extra_float_digits": "3",
     "lc_monetary": "C",
-    # What stands for an object (regclass) is given with its schema.
-    "search_path": "pg_catalog",
 }
 
 

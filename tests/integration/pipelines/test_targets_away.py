@@ -18,6 +18,7 @@ from penstock.errors import (
     PipelineFenced,
     ProgressGap,
     SourceUnavailable,
+    TargetUnavailable,
 )
 from penstock.lsn import Lsn
 from penstock.pipelines import writing
@@ -101,11 +102,29 @@ def test_between_two_portions_it_may_be_reset_or_started_again(job: Job) -> None
 
 
 @on_18
+def test_a_trigger_that_misses_its_search_path_is_told_what_to_do(job: Job) -> None:  # M7.6
+    job.database.run(
+        "CREATE TABLE audit (n bigint)",
+        "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO audit VALUES (1); RETURN NULL; END $$",
+        "CREATE TRIGGER audit AFTER INSERT ON stats EXECUTE FUNCTION audit()",
+    )
+    with job.writer() as writer:
+        with pytest.raises(TargetUnavailable, match="UndefinedTable") as caught:
+            job.apply(writer, 0, {A: 1})
+        assert "ALTER FUNCTION … SET search_path = public" in caught.value.remedy
+        job.database.run("ALTER FUNCTION audit() SET search_path = public")
+        assert job.applied(writer, 0, {A: 1}) == Applied("apply", changes=1)
+    assert job.database.value("SELECT count(*) FROM audit") == 1
+
+
+@on_18
 def test_a_serialization_failure_is_tried_again(job: Job) -> None:  # M5.3
     job.database.run(
         "CREATE SEQUENCE tries",
         "CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        " IF nextval('tries') = 1 THEN RAISE serialization_failure; END IF; RETURN NULL; END $$",
+        " IF nextval('public.tries') = 1 THEN RAISE serialization_failure; END IF;"
+        " RETURN NULL; END $$",
         "CREATE TRIGGER fail_once AFTER INSERT ON stats EXECUTE FUNCTION fail_once()",
     )
     with job.writer() as writer, capture_logs() as said:

@@ -89,6 +89,21 @@ def test_options_are_added_to_those_of_the_dsn(guarded: EmbeddedPostgres) -> Non
         assert connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
 
 
+@pytest.mark.parametrize("kind", [{}, {"replication": "database"}], ids=["ordinary", "replication"])
+def test_the_search_path_is_ours_whatever_the_dsn_and_the_role_say(
+    guarded: EmbeddedPostgres, kind: dict[str, str]
+) -> None:  # M7.6
+    with psycopg.connect(guarded.dsn(), autocommit=True) as connection:
+        connection.execute("ALTER ROLE postgres SET search_path = public")
+    try:
+        dsn = guarded.dsn(options="-c search_path=public")
+        with connect(dsn, options="-c lock_timeout=3s", **kind) as connection:
+            assert connection.execute("SHOW search_path").fetchone() == ("pg_catalog, pg_temp",)
+    finally:
+        with psycopg.connect(guarded.dsn(), autocommit=True) as connection:
+            connection.execute("ALTER ROLE postgres RESET search_path")
+
+
 @pytest.mark.parametrize("named_by", ["dsn", "environment"])
 def test_options_are_added_to_those_of_a_service(
     guarded: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
