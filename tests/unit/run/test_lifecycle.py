@@ -17,6 +17,7 @@ def test_it_runs_when_it_follows_and_is_troubled_while_it_tries_again() -> None:
     for trouble, end in (
         ("reconnecting", "following"),
         ("target not written, trying again", "target written again"),
+        ("aggregate stopped", "aggregate goes on after a reset"),
     ):
         states = []
         for what in (trouble, end):
