@@ -41,6 +41,7 @@ _MODULES = {
     "verify": "cli_aggregates",
     "log": "cli_log",
     "teardown": "cli_ops",
+    "docs": "cli_docs",
     "demo": "cli_shows",
     "bench": "cli_shows",
 }

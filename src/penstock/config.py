@@ -495,5 +495,5 @@ def _how_to_give(path: list[str]) -> str:
         variable = f"{_ENV_PREFIX}{path[0]}_{path[1]}".upper()
         return f"Add it to the file, or set the environment variable {variable}"
     if len(path) > 2:
-        return f"Add {path[-1]} to the entry; docs/configuration.md shows a whole file"
-    return f"Add [{path[0]}] to the file; docs/configuration.md shows a whole one"
+        return f"Add {path[-1]} to the entry; `penstock docs configuration` shows a whole file"
+    return f"Add [{path[0]}] to the file; `penstock docs configuration` shows a whole one"

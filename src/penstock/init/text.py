@@ -23,7 +23,7 @@ _HEAD = """\
 # Written by `penstock init`, from what the database's catalog and the planner's statistics say.
 # They are suggestions: change what you like. What stands behind a # does not count.
 # Flags win over environment variables, those over this file. A key that is not here has a default;
-# docs/configuration.md has all of them.
+# `penstock docs configuration` has all of them.
 """
 _LOG = """\
 # Makes it about a third of its size ("lz4") or a seventh ("zstd"), for some more work.
@@ -53,7 +53,7 @@ def render(suggestion: Suggestion) -> str:
     if suggestion.aggregate is None:
         lines += comment(
             "Counts that follow the tables, so that nobody runs COUNT(*) on them. No columns to "
-            "count by suggested themselves; one looks so (docs/aggregates.md):"
+            "count by suggested themselves; one looks so (`penstock docs aggregates`):"
         )
         lines += _EXAMPLE.splitlines()
     else:
@@ -69,8 +69,8 @@ def _source(suggestion: Suggestion) -> Iterator[str]:
     yield from comment("How to connect.", *_about_secrets(suggestion.dsn))
     yield f"dsn = {value(suggestion.dsn.text)}"
     yield from comment(
-        "`penstock setup` needs more rights than what runs all the time (docs/roles.md). If "
-        "another role has them:"
+        "`penstock setup` needs more rights than what runs all the time (`penstock docs roles`). "
+        "If another role has them:"
     )
     yield commented('setup_dsn = "postgresql://penstock_setup@host:5432/database"')
     yield ""
@@ -201,7 +201,7 @@ def _rest(items: Sequence[TableName] | Sequence[Unfit]) -> Iterator[str]:
 def _aggregate(aggregate: SuggestedAggregate) -> Iterator[str]:
     yield from comment(
         f"Counts of {aggregate.table} that follow its changes within a second, so that nobody "
-        "runs COUNT(*) on it. Add as many [[aggregate]] as you like (docs/aggregates.md)."
+        "runs COUNT(*) on it. Add as many [[aggregate]] as you like (`penstock docs aggregates`)."
     )
     declared = aggregate.settings
     yield "[[aggregate]]"

@@ -234,7 +234,7 @@ def _capture_role_steps(facts: SourceFacts, *, heartbeats: bool) -> Iterator[Ste
     if role is None:
         raise PrivilegeMissing(
             f'the server has no role "{facts.capture_user}", the user of `dsn`',
-            remedy="Create it as docs/roles.md shows, or correct `dsn` in [source]",
+            remedy="Create it as `penstock docs roles` shows, or correct `dsn` in [source]",
             role=facts.capture_user,
         )
     name = quote(role.name)
@@ -304,7 +304,7 @@ def _check_privileges(
         raise PrivilegeMissing(
             f'role "{role.name}" may not do all that set-up needs',
             remedy=printed(SqlKind.SETUP_PRIVILEGES, *fixes).after("Run as a superuser")
-            + "\ndocs/roles.md explains them",
+            + "\n`penstock docs roles` explains them",
             role=role.name,
         )
 

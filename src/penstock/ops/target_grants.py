@@ -58,6 +58,6 @@ def check_privileges(destination: Destination) -> None:
             remedy=printed(SqlKind.TARGET_SETUP_PRIVILEGES, *fixes).after(
                 "Run as the owner or a superuser"
             )
-            + "\ndocs/roles.md explains them",
+            + "\n`penstock docs roles` explains them",
             role=facts.role,
         )

@@ -164,8 +164,8 @@ def check_wal_level(wal_level: str) -> None:
         raise NotLogical(
             f"wal_level is {wal_level}, so the WAL lacks what logical decoding needs",
             remedy=printed(SqlKind.WAL_LEVEL, "ALTER SYSTEM SET wal_level = 'logical'").after(
-                "Restart the server after this, which a superuser runs (on managed services: set "
-                "rds.logical_replication or cloudsql.logical_decoding)"
+                "On managed services set rds.logical_replication or cloudsql.logical_decoding. "
+                "Elsewhere restart the server after a superuser has run"
             ),
             wal_level=wal_level,
         )

@@ -66,7 +66,7 @@ def translate(error: psycopg.Error, doing: str) -> SourceError:
             return PrivilegeMissing(problem, remedy=_ROW_SECURITY_FIX)
         case pg.InsufficientPrivilege():
             return PrivilegeMissing(
-                problem, remedy="docs/roles.md has the SQL of a role that may do this"
+                problem, remedy="`penstock docs roles` has the SQL of a role that may do this"
             )
         case pg.CharacterNotInRepertoire() | pg.UntranslatableCharacter():
             # Without the server's sentence, which shows the text.

@@ -134,7 +134,7 @@ def test_a_server_that_refuses_us_is_one_error_and_the_rest_is_not_guessed() -> 
             "warning",
             "idle_replication_slot_timeout = 0",
         ),
-        (source(server=server(encoding="SQL_ASCII")), "encoding", "warning", "docs/types.md"),
+        (source(server=server(encoding="SQL_ASCII")), "encoding", "warning", "penstock docs types"),
         (source(server=server(wal_sender_timeout_ms=0)), "wal_sender_timeout", "ok", ""),
         (
             source(capture_role=role(replication=False)),
@@ -148,7 +148,7 @@ def test_a_server_that_refuses_us_is_one_error_and_the_rest_is_not_guessed() -> 
             "warning",
             "GRANT EXECUTE ON FUNCTION f(boolean) TO capture",
         ),
-        (source(capture_role=role(superuser=True)), "privileges", "info", "docs/roles.md"),
+        (source(capture_role=role(superuser=True)), "privileges", "info", "penstock docs roles"),
         (source(tables={}), "table", "error", "Correct `tables`"),
         (source(table(kind="foreign table")), "table", "error", "Remove it"),
         (source(table(persistence="unlogged")), "table", "error", "SET LOGGED"),

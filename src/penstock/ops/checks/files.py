@@ -25,7 +25,8 @@ def check_file(path: Path, text: str, mode: int, config: Config) -> Iterator[Fin
             str(path),
             "the file holds a password and others on this machine may read it",
             "A password in a DSN is a secret.",
-            f"chmod 600 {path}, or give the DSN in the environment, as docs/configuration.md tells",
+            f"chmod 600 {path}, or give the DSN in the environment, as `penstock docs "
+            "configuration` shows",
         )
 
 

@@ -48,7 +48,7 @@ def check_server(facts: SourceFacts) -> Iterator[Finding]:
             "its encoding is SQL_ASCII, so that its texts may be of any",
             "A change with a text that is not UTF-8 is captured, and skipped by aggregates that "
             "read it. Seeding and `penstock verify` fail at such a row.",
-            "See docs/types.md for how texts become UTF-8. If all of them are, nothing is to do",
+            "`penstock docs types` shows how texts become UTF-8. If all are, nothing is to do",
         )
     yield from _room(facts)
     yield _keep_size(facts.server)
@@ -187,7 +187,7 @@ def _role_is_fine(role: RoleFacts) -> Finding:
             f"role {role.name}",
             "capture connects as a superuser",
             "It needs only to connect, to replicate, and to read the tables of aggregates.",
-            "Use a role such as the one in docs/roles.md in dsn",
+            "Use a role such as the one that `penstock docs roles` shows in dsn",
         )
     return Finding("privileges", "ok", f"role {role.name}", "the role may replicate")
 
