@@ -91,13 +91,13 @@ def server18(_servers: Callable[[Version], EmbeddedPostgres]) -> EmbeddedPostgre
 
 @pytest.fixture(scope="session")
 def _initialised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Version], Path]:
-    """A data directory of each version that was never started: `initdb` takes a second."""
+    """A server's folder of each version that was never started: `initdb` takes a second."""
 
     @functools.cache
     def get(version: Version) -> Path:
         directory = tmp_path_factory.mktemp(version_id(version))
         make_server(version, data_dir=directory)._initialise()
-        return directory / "data"
+        return directory
 
     return get
 
@@ -109,7 +109,7 @@ def own_server(
     """A server that the test may stop, crash or reconfigure."""
     own = make_server(request.param)
     if own._programs.owner is None:  # else another user must own it, as `initdb` sees to
-        shutil.copytree(_initialised(request.param), own.data_dir)
+        shutil.copytree(_initialised(request.param), own.data_dir.parent, dirs_exist_ok=True)
     with own:
         yield own
 

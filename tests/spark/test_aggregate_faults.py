@@ -223,7 +223,7 @@ def test_large_results_go_from_executors_to_the_target_and_no_password_is_shown(
         return parts[-1]
 
     monkeypatch.setattr(job_module, "stage", counted)
-    password = "s3cret-of-the-target"
+    password = prepared.server.password
     prepared.run(
         "CREATE TABLE ft_zero (service_id uuid, status text, count bigint NOT NULL DEFAULT 0,"
         " UNIQUE NULLS NOT DISTINCT (service_id, status))"

@@ -182,7 +182,8 @@ def test_a_worker_is_killed_in_mid_batch_and_each_change_counts_once(
 ) -> None:  # M5.3, M5.7
     database18.run(*SCHEMA)
     database18.create_slot("penstock")
-    settings = notify_settings(database18.dsn(password=SECRET), tmp_path / "log", AGGREGATE)
+    secret = database18.server.password
+    settings = notify_settings(database18.dsn(password=secret), tmp_path / "log", AGGREGATE)
     file = write_toml(tmp_path / "penstock.toml", settings)
     # Several shares for each worker, and more rows than the driver takes in one piece.
     environment = ENVIRONMENT | {"SHARE_BYTES": str(2**18), "MOST_IN_DRIVER": "10"}
@@ -198,7 +199,7 @@ def test_a_worker_is_killed_in_mid_batch_and_each_change_counts_once(
                     "both workers are at the batch",
                     within_s=60,
                 )
-                assert secret_is_nowhere(cluster.directory)
+                assert is_nowhere(secret, cluster.directory)
                 cluster.workers["second"].kill()
             counted(running, database18, ROWS)
         assert_equal(connection)
@@ -207,7 +208,6 @@ def test_a_worker_is_killed_in_mid_batch_and_each_change_counts_once(
 
 
 ROWS = 10_000
-SECRET = "hunter2-and-more"
 
 
 def follows(running: Application, database: Database) -> None:
@@ -242,7 +242,7 @@ def assert_equal(connection: psycopg.Connection[Any]) -> None:
         assert differences(connection, target) == 0
 
 
-def secret_is_nowhere(directory: Path) -> bool:
+def is_nowhere(secret: str, directory: Path) -> bool:
     """Neither in what Spark writes, nor in any process's arguments, which hold its settings."""
     files = [*directory.glob("*.said"), *directory.glob("*/app-*/*/std*")]
     arguments = Path("/proc").glob("[0-9]*/cmdline")
@@ -252,4 +252,4 @@ def secret_is_nowhere(directory: Path) -> bool:
             said.append(file.read_bytes())
         except OSError:  # the process has ended
             continue
-    return not any(SECRET.encode() in text for text in said)
+    return not any(secret.encode() in text for text in said)

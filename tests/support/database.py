@@ -12,6 +12,8 @@ from psycopg import sql
 from penstock.lsn import Lsn
 from penstock.postgres.embedded import EmbeddedPostgres
 
+_SUPERUSER = "postgres"
+
 
 class Database:
     """Created on entering, dropped with all its slots on leaving."""
@@ -44,10 +46,15 @@ class Database:
             with self._admin() as admin:
                 self._drop(admin)
 
-    def dsn(self, user: str = "postgres", **parameters: str) -> str:
+    def dsn(self, user: str = _SUPERUSER, **parameters: str) -> str:
+        """A role without a password of its own, if there is such a role, gets the server's."""
+        if user != _SUPERUSER and "password" not in parameters:
+            with self._admin() as admin, suppress(psycopg.errors.UndefinedObject):
+                statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
+                admin.execute(statement.format(sql.Identifier(user), self.server.password))
         return self.server.dsn(self.name, user, **parameters)
 
-    def connect(self, *, autocommit: bool = True, user: str = "postgres") -> psycopg.Connection:
+    def connect(self, *, autocommit: bool = True, user: str = _SUPERUSER) -> psycopg.Connection:
         return psycopg.connect(self.dsn(user), autocommit=autocommit, client_encoding="utf8")
 
     def run(self, *statements: str) -> None:

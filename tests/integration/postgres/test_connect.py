@@ -28,7 +28,7 @@ from support.waiting import eventually
 SECRET = "hunter2"
 RULES = """
 host all rejected 127.0.0.1/32 reject
-host all locked,carried 127.0.0.1/32 scram-sha-256
+host all plain 127.0.0.1/32 trust
 """
 
 
@@ -112,6 +112,7 @@ def test_options_are_added_to_those_of_a_service(
     place = f"host=127.0.0.1\nport={guarded.port}\ndbname=postgres\nuser=plain\n"
     services.write_text(f"[here]\n{place}options=-c work_mem=7MB\n")
     monkeypatch.setenv("PGSERVICEFILE", str(services))
+    monkeypatch.setenv("PGPASSFILE", str(guarded.passfile))
     # libpq takes those of the environment only where neither the DSN nor the service has any.
     monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
     if named_by == "environment":

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -20,7 +21,7 @@ from penstock.postgres import embedded, installations
 from penstock.postgres.embedded import EmbeddedPostgres, EmbeddedServerError, free_port
 from penstock.postgres.installations import Version, find
 from support.database import Database
-from support.marks import processes_with
+from support.marks import command_lines, processes_with
 from support.versions import EVERY, NEWEST, OLDER, version_id
 from support.waiting import eventually
 
@@ -62,6 +63,75 @@ def test_a_named_directory_is_kept_and_used_again(tmp_path: Path) -> None:
         query(server, "CREATE TABLE t AS SELECT 7 AS x")
     with EmbeddedPostgres(data_dir=tmp_path / "pg") as server:
         assert query(server, "SELECT x FROM t") == 7
+
+
+def as_another_user(work: Callable[[], object]) -> str:
+    """Do it as a user who is neither us nor the server, and return what was raised.
+
+    Where we may not become another user, we do it without what only we have: the files.
+    """
+    with tempfile.TemporaryFile("w+") as said:
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.geteuid() == 0:
+                    os.setgroups([])
+                    os.setgid(ANOTHER_USER)
+                    os.setuid(ANOTHER_USER)
+                work()
+            except BaseException as error:  # noqa: BLE001 - for the test to look at
+                said.write(f"{type(error).__name__}: {error}")
+                said.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        said.seek(0)
+        return said.read()
+
+
+ANOTHER_USER = 54321
+
+
+def test_another_user_of_the_machine_cannot_connect(server: EmbeddedPostgres) -> None:
+    # M7.6: as a superuser they could run programs as us.
+    without = "made_without_a_password"
+
+    def connect(role: str) -> None:
+        dsn = f"host=127.0.0.1 port={server.port} dbname=postgres user={role} passfile=/dev/null"
+        psycopg.connect(dsn).close()
+
+    query(server, f"CREATE ROLE {without} LOGIN SUPERUSER")
+    try:
+        for role in ("postgres", without):
+            assert "no password supplied" in as_another_user(partial(connect, role))
+    finally:
+        query(server, f"DROP ROLE {without}")
+    assert query(server, "SHOW unix_socket_directories") == ""
+    assert query(server, "SHOW listen_addresses") == "127.0.0.1"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_can_read_neither_password_nor_data(
+    server: EmbeddedPostgres,
+) -> None:  # M7.6
+    for file in (server.passfile, server.data_dir / "PG_VERSION", server.log_file):
+        assert file.exists()
+        assert "PermissionError" in as_another_user(file.read_bytes)
+    assert "OperationalError" in as_another_user(lambda: psycopg.connect(server.dsn()))
+
+
+def test_the_password_is_another_one_each_time_and_in_no_command_line(tmp_path: Path) -> None:
+    # M7.6
+    with EmbeddedPostgres(18) as one, EmbeddedPostgres(18, data_dir=tmp_path) as other:
+        assert len(one.password) >= 32
+        assert one.password != other.password
+        for server in (one, other):
+            assert server.password not in server.dsn()
+            assert not any(server.password in line for line in command_lines())
+            assert server.passfile.stat().st_mode & 0o777 == 0o600
+            assert not [*server.passfile.parent.glob("initdb*")]
+    other.passfile.unlink()
+    with pytest.raises(EmbeddedServerError, match="with its password, is missing"):
+        other.start()
 
 
 def test_settings_reach_the_server() -> None:
