@@ -40,6 +40,7 @@ from penstock.sections import (
     Secret,
     Section,
     TableRef,
+    WholeNumber,
     not_empty,
 )
 
@@ -78,6 +79,11 @@ class SourceConfig(Section):
     name: Identifier = "penstock"
     slot: PlainName = "penstock"
     publication: Identifier = "penstock"
+    # `stream`: a replication connection. `poll`: SQL functions, where no such connection is to be
+    # had.
+    mode: Literal["stream", "poll"] = "stream"
+    # What decodes the WAL; a replication connection takes pgoutput.
+    plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
     tables: Annotated[tuple[SourceTable, ...], Field(min_length=1)]
     # PostgreSQL 17 and newer: the slot is carried over to a standby.
     failover: bool = False
@@ -100,6 +106,17 @@ class SourceConfig(Section):
                 raise ValueError(f"tables names {name} twice")
         return self
 
+    @model_validator(mode="after")
+    def _only_polling_reads_wal2json(self) -> SourceConfig:
+        if self.plugin == "wal2json" and self.mode != "poll":
+            raise ValueError('plugin = "wal2json" needs mode = "poll"')
+        return self
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the publication decides what is sent. wal2json knows none: it gets `tables`."""
+        return self.plugin == "pgoutput"
+
     @property
     def conninfo(self) -> Dsn:
         return self._dsn("dsn", self.dsn)
@@ -114,6 +131,19 @@ class SourceConfig(Section):
 
     def _dsn(self, key: str, secret: SecretStr) -> Dsn:
         return Dsn(secret.get_secret_value(), self._origins.get(key, f"{key} in [source]"))
+
+
+class PollConfig(Section):
+    """How a slot is polled, with mode = "poll" in [source]."""
+
+    # From the beginning of one run to that of the next.
+    interval_s: Annotated[Number, Field(gt=0, le=3600)] = 1.0
+    # A run ends behind the transaction that has so many changes; the next one follows at once.
+    max_changes: Annotated[WholeNumber, Field(ge=1)] = 10_000
+    # How often a failed run is tried again, after 1, 2, 4 … s, before the next one has its turn.
+    retries: Annotated[WholeNumber, Field(ge=0, le=10)] = 3
+    # 1: one document for a transaction. 2: one for a change.
+    wal2json_format: Literal[1, 2] = 2
 
 
 class HeartbeatConfig(Section):
@@ -163,6 +193,7 @@ class Config(Section):
     """One file = one source = one slot = one log."""
 
     source: SourceConfig
+    poll: PollConfig = PollConfig()
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     log: LogConfig = LogConfig()
     aggregate: tuple[AggregateConfig, ...] = ()

@@ -259,6 +259,75 @@ class SlotInUse(SourceError):
         )
 
 
+class PollerRunning(SourceError):
+    """Another worker polls the slot: one at a time does."""
+
+    def __init__(
+        self, slot: str, pid: int | None, application: str | None, client: str | None
+    ) -> None:
+        by = f"process {pid} of the server" if pid else "a session that has just ended"
+        known = ", ".join(filter(None, (application, client and f"from {client}")))
+        super().__init__(
+            f'replication slot "{slot}" is polled by another worker: {by}'
+            + (f" ({known})" if known else ""),
+            remedy="One worker polls a slot at a time, and this one has stopped by itself. If the "
+            "other is a left-over, run " + (str(terminated([pid])) if pid else "this again"),
+            slot=slot,
+            pid=pid,
+        )
+
+
+class OutputPluginMissing(SourceError):
+    """The server has no such output plugin."""
+
+    def __init__(self, plugin: str) -> None:
+        super().__init__(
+            f"the output plugin {plugin} is not installed on the server",
+            remedy="Install it there (Debian: postgresql-VERSION-wal2json), or set plugin = "
+            '"pgoutput" in [source], which every server has',
+            plugin=plugin,
+        )
+
+
+class PluginOptionUnknown(SourceError):
+    """The plugin on the server is too old for an option that we need."""
+
+    def __init__(self, plugin: str, text: str) -> None:
+        super().__init__(
+            f"the output plugin {plugin} on the server refuses an option: {text}",
+            remedy=f"Install {plugin} 2.5 or newer on the server, or set wal2json_format = 1 in "
+            '[poll], or plugin = "pgoutput" in [source]',
+            plugin=plugin,
+        )
+
+
+class ChangeDropped(SourceError):
+    """wal2json leaves out updates and deletes of a table without a replica identity."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"wal2json left out a change of table {table}, which has no replica identity",
+            remedy="Nothing after it was confirmed. Give the table a primary key or the replica "
+            "identity FULL, as `penstock setup` does. The change itself cannot be had any more, so "
+            f"start a new log: {new_log()}",
+            table=table,
+        )
+
+
+class TimelineUnknown(SourceError):
+    """The server was promoted, and polling cannot see where it left our timeline."""
+
+    def __init__(self, timeline: int) -> None:
+        super().__init__(
+            f"the server has moved to timeline {timeline}, and only a replication connection can "
+            "tell whether it has everything that the log has",
+            remedy='Capture once with mode = "stream" in [source], which checks that and notes the '
+            "new timeline; then poll on. Where a replication connection is not to be had, start a "
+            f"new log: {new_log()}",
+            timeline=timeline,
+        )
+
+
 class SlotInvalidated(SourceError):
     """The server gave up the slot's WAL: changes are gone."""
 
@@ -276,12 +345,12 @@ class SlotInvalidated(SourceError):
 
 
 class SlotWrongPlugin(SourceError):
-    """The slot decodes with another output plugin than pgoutput."""
+    """The slot decodes with another output plugin than the one that [source] names."""
 
-    def __init__(self, slot: str, plugin: str | None) -> None:
+    def __init__(self, slot: str, plugin: str | None, *, wanted: str = "pgoutput") -> None:
         what = f'uses the output plugin "{plugin}"' if plugin else "is a physical slot"
         super().__init__(
-            f'replication slot "{slot}" {what}, not "pgoutput"',
+            f'replication slot "{slot}" {what}, not "{wanted}"',
             remedy="Name another slot in [source], or drop this one and run `penstock setup`",
             slot=slot,
             plugin=plugin,
@@ -377,6 +446,60 @@ class ProtocolViolation(SourceError):
             remedy="Check that the server is PostgreSQL 14 or newer, and report this as a bug",
             byte_pos=byte_pos,
             kind=kind,
+        )
+
+
+class DocumentInvalid(SourceError):
+    """wal2json sent a document that cannot be read. The error does not hold any of it."""
+
+    lsn: Lsn
+
+    def __init__(self, what: str, *, lsn: Lsn, at: int | None = None) -> None:
+        """`at`: the character where reading it ended."""
+        where = "" if at is None else f", at character {at}"
+        super().__init__(
+            f"the document of wal2json for the WAL at {lsn} {what}{where}",
+            remedy=(
+                "Nothing was confirmed. Check that the slot is read with Penstock's options and "
+                'that wal2json is 2.5 or newer, or set plugin = "pgoutput" in [source], which '
+                "needs a slot of its own"
+            ),
+            lsn=lsn,
+            at=at,
+        )
+
+
+class DocumentTooLarge(SourceError):
+    """A transaction does not fit into one document of wal2json's format 1."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(
+            f'slot "{slot}" has a transaction that wal2json cannot write as one document: format 1 '
+            "puts a whole transaction into one, and PostgreSQL has no text above 1 GB",
+            remedy=(
+                "Nothing was confirmed. Set wal2json_format = 2 in [poll], which has a document "
+                'for each change, or plugin = "pgoutput" in [source], which needs a slot of its own'
+            ),
+            slot=slot,
+        )
+
+
+class NumberNotInJson(SourceError):
+    """A column that has no NULL came as null: wal2json writes NaN and the infinities so."""
+
+    lsn: Lsn
+
+    def __init__(self, table: TableName, column: str, *, lsn: Lsn) -> None:
+        super().__init__(
+            f"column {column} of {table} holds NaN or an infinity in the change at {lsn}, which "
+            "wal2json writes as null",
+            remedy=(
+                'Nothing was confirmed. Set plugin = "pgoutput" in [source], which needs a slot of '
+                "its own, or install wal2json 2.6 or newer"
+            ),
+            table=table,
+            column=column,
+            lsn=lsn,
         )
 
 
@@ -654,7 +777,7 @@ class TableTruncated(PipelineError):
 
 
 class SessionShared(PipelineError):
-    """A pooler gives the sessions of a target to others between transactions."""
+    """A pooler gives our sessions to others between transactions."""
 
 
 class TargetMismatch(PipelineError):

@@ -59,6 +59,7 @@ def not_empty(value: object) -> object:
 
 TableRef = Annotated[TableName, BeforeValidator(_table_name)]
 Number = Annotated[float, BeforeValidator(_not_boolean)]
+WholeNumber = Annotated[int, BeforeValidator(_not_boolean)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
 Identifier = Annotated[str, Field(min_length=1), AfterValidator(_identifier)]
 # Postgres allows nothing else in the name of a slot; an aggregate's becomes part of other names.

@@ -36,7 +36,7 @@ def test_the_log_equals_what_committed_however_the_server_sent_it(
     # M3.3, M3.5, M1.8, M6.1: slots over the same WAL, one followed live, the others later; streamed
     # and whole, at once and interrupted at other moments. Every change has one identity.
     prepare(database, journal=True)
-    for slot in ("watcher", "streamed", "whole", "interrupted"):
+    for slot in ("watcher", "streamed", "whole", "polled", "interrupted"):
         database.rows("SELECT pg_copy_logical_replication_slot(%s, %s)", SLOT, slot)
 
     live = Mirror(tmp_path / "live")
@@ -56,6 +56,13 @@ def test_the_log_equals_what_committed_however_the_server_sent_it(
         with capturing(capture_config(dsn, log, slot=slot)):
             Mirror(log).await_marker(database)
         must_be_the_same(log, truth)
+    # M4.3: in runs that end behind the first transaction, and all at once.
+    log = tmp_path / "polled"
+    for most in (1, 10_000):
+        poll = {"max_changes": most}
+        with capturing(capture_config(database.dsn(), log, slot="polled", mode="poll", poll=poll)):
+            Mirror(log).await_marker(database)
+    must_be_the_same(log, truth)
     chance = random.Random(database.server.version)
     with Proxy(database.server.port) as proxy:
         log = tmp_path / "interrupted"

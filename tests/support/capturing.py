@@ -19,6 +19,7 @@ from support.workload import PUBLICATION, SLOT
 
 # Quick, so that nobody waits; the server's timeout stays long enough for a busy machine.
 _SOURCE: dict[str, Any] = {"keepalive_interval_s": 0.1, "wal_sender_timeout_s": 20.0}
+_POLL: dict[str, Any] = {"interval_s": 0.05}
 
 
 def capture_config(
@@ -27,9 +28,10 @@ def capture_config(
     *,
     stale_timeout_s: float = 600.0,
     log: Mapping[str, Any] | None = None,
+    poll: Mapping[str, Any] | None = None,
     **source: Any,
 ) -> Config:
-    """`log`: settings of [log] besides the path; the others are of [source]."""
+    """`log`: settings of [log] besides the path; `poll`: of [poll]; the others are of [source]."""
     return Config.model_validate(
         {
             "source": {
@@ -40,6 +42,7 @@ def capture_config(
                 **_SOURCE,
                 **source,
             },
+            "poll": {**_POLL, **(poll or {})},
             "heartbeat": {"interval_min": 0, "timeout_min": stale_timeout_s / 60},
             "log": {"path": path, **(log or {})},
         }

@@ -69,7 +69,11 @@ def refused(file: Path, text: str, **given: dict[str, str]) -> ConfigError:
             ConfigUnknownKey,
             "dsn stands outside of any section. It ",
         ),
-        ("zebra = 1\n" + SOURCE, ConfigUnknownKey, "Keys belong in a section: [source], [hea"),
+        (
+            "zebra = 1\n" + SOURCE,
+            ConfigUnknownKey,
+            "Keys belong in a section: [source], [poll], [hea",
+        ),
         (SOURCE + "keepalive_interval_s = inf", ConfigInvalidValue, "should be a finite number"),
         (SOURCE + "[log]\nmin_age_h = nan", ConfigInvalidValue, "should be a finite number"),
         (SOURCE + "[log]\nsegment_age_min = inf", ConfigInvalidValue, "should be a finite number"),

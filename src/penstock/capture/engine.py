@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from shutil import disk_usage
 
 import structlog
 
+from penstock.backoff import Backoff
 from penstock.capture.abandoning import Abandoned, unless_stopped
 from penstock.capture.disk_forecast import DiskForecast, DiskUse
-from penstock.capture.heartbeat import HeartbeatMeter, heartbeats
-from penstock.capture.policy import Patience
+from penstock.capture.heartbeat import PREFIX, HeartbeatMeter, heartbeats
+from penstock.capture.policy import Patience, ScheduledRetries
 from penstock.capture.primary_keys import PrimaryKeys
 from penstock.capture.pump import Pump
 from penstock.capture.start import check_log, check_source
@@ -28,12 +30,17 @@ from penstock.changelog.maintenance import Pruned
 from penstock.changelog.refusal import check_not_refused
 from penstock.changelog.settings import log_settings, retention_settings
 from penstock.changelog.storage import LocalStorage
+from penstock.changelog.tables import read_tables
 from penstock.changelog.writer import LogWriter
 from penstock.config import Config
 from penstock.errors import PenstockError, PublicationMissing, SlotMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres.connection import ReplicationConnection
+from penstock.postgres.polling.connection import PollingConnection, PollSettings
+from penstock.postgres.polling.plugins import Pgoutput, PollPlugin, Wal2json
 from penstock.postgres.session import ReplicationSession, SessionSettings
+from penstock.postgres.slots import SlotFacts
+from penstock.postgres.source_connection import SourceConnection
 from penstock.words import duration
 
 # A state that lasts so long is logged with its age and remedy.
@@ -47,15 +54,18 @@ class Capture:
 
     def __init__(self, config: Config) -> None:
         self._source = config.source
+        self._poll = config.poll
         self._log = config.log
         self._heartbeat_interval_s = config.heartbeat.interval_min * 60
         self._settings = SessionSettings(
             wal_sender_timeout_s=config.source.wal_sender_timeout_s,
             keepalive_interval_s=config.source.keepalive_interval_s,
             stale_timeout_s=config.heartbeat.timeout_min * 60,
+            # To poll, the next run waits for it.
+            confirm_interval_s=0.0 if self._is_polling else 0.1,
         )
         self._stop = threading.Event()
-        self._connection: ReplicationConnection | None = None
+        self._connection: SourceConnection | None = None
         self._telling = Telling()
         retention = retention_settings(config.log)
         self._forecast = DiskForecast(retention.history_bytes, retention.max_bytes)
@@ -72,7 +82,12 @@ class Capture:
 
     def run(self) -> None:
         """Capture until `stop`; raises only what an operator must mend."""
-        patience = Patience(wal_sender_timeout_s=self._settings.wal_sender_timeout_s)
+        patience = Patience(
+            wal_sender_timeout_s=self._settings.wal_sender_timeout_s,
+            backoff=ScheduledRetries(self._poll.retries, self._poll.interval_s)
+            if self._is_polling
+            else Backoff(),
+        )
         with heartbeats(self._source.conninfo, self._heartbeat_interval_s, self.heartbeat):
             while not self._stop.is_set():
                 durable_before, connections_before = self._durable_lsn, self.connections
@@ -123,57 +138,93 @@ class Capture:
     def _durable_lsn(self) -> Lsn:
         return self.session.durable_lsn if self.session else ZERO
 
+    @property
+    def _is_polling(self) -> bool:
+        return self._source.mode == "poll"
+
     def _follow(self) -> None:
         """One connection, from start to end."""
         check_not_refused(LocalStorage(self._log.path))
-        slot = unless_stopped(self._stop, lambda: check_source(self._source))
-        with unless_stopped(
-            self._stop, self._connect, undo=ReplicationConnection.close
-        ) as connection:
-            server = connection.identify()
-            new = LogIdentity.new(
-                system_id=server.system_id,
-                timeline=server.timeline,
-                database=server.database,
-                slot=slot.name,
-                start_lsn=slot.confirmed_lsn or ZERO,
+        with ExitStack() as stack:
+            if self._is_polling:
+                # First: who loses the lock leaves at once, whatever the winner does to the slot.
+                connection = self._opened(stack, self._polled)
+                slot = unless_stopped(self._stop, lambda: check_source(self._source))
+            else:
+                slot = unless_stopped(self._stop, lambda: check_source(self._source))
+                connection = self._opened(stack, self._replicated)
+            self._capture(connection, slot)
+
+    def _opened(
+        self, stack: ExitStack, connect: Callable[[], SourceConnection]
+    ) -> SourceConnection:
+        opened = unless_stopped(self._stop, connect, undo=lambda each: each.close())
+        return stack.enter_context(opened)
+
+    def _replicated(self) -> SourceConnection:
+        return ReplicationConnection(
+            self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
+        )
+
+    def _polled(self) -> SourceConnection:
+        beats = bool(self._heartbeat_interval_s)
+        plugin: PollPlugin = Pgoutput(self._source.publication, messages=beats)
+        if self._source.plugin == "wal2json":
+            plugin = Wal2json(
+                self._poll.wal2json_format,
+                [table.name for table in self._source.tables],
+                lambda: [entry.messages for entry in read_tables(LocalStorage(self._log.path))],
+                message_prefix=PREFIX if beats else None,
             )
-            keys = PrimaryKeys(self._source.conninfo)
-            log = LogWriter(self._log.path, new, log_settings(self._log))
-            if log.identity is new:
-                # If one was expected (a volume that is not mounted?) this is where to see it.
-                _log.info("new_log", path=str(self._log.path), from_lsn=str(new.start_lsn))
-            try:
-                check_log(log, connection, server, slot)
-                start_lsn = log.complete_lsn
-                now = time.monotonic()
-                self.session = ReplicationSession(start_lsn, self._settings, now=now)
-                pump = Pump(
-                    connection,
-                    self.session,
-                    log,
-                    retention_settings(self._log),
-                    self.heartbeat,
-                    self._stop,
-                    on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
-                    on_pruned=self._warn_of_full_disk,
-                    described=keys.marked,
-                )
-                pump.keep_small(now)
-                connection.start(
-                    self._source.slot,
-                    self._source.publication,
-                    start_lsn,
-                    messages=bool(self._heartbeat_interval_s),
-                )
-                self.connections += 1
-                self._following(start_lsn, news=self._telling.connected())
-                self._connection = connection
-                pump.run()
-            finally:
-                self._connection = None
-                keys.close()
-                log.close()
+        settings = PollSettings(self._poll.interval_s, self._poll.max_changes)
+        return PollingConnection(self._source.conninfo, self._source.slot, plugin, settings)
+
+    def _capture(self, connection: SourceConnection, slot: SlotFacts) -> None:
+        """Bring what comes to the log, until the connection ends."""
+        server = connection.identify()
+        new = LogIdentity.new(
+            system_id=server.system_id,
+            timeline=server.timeline,
+            database=server.database,
+            slot=slot.name,
+            start_lsn=slot.confirmed_lsn or ZERO,
+        )
+        keys = PrimaryKeys(self._source.conninfo)
+        log = LogWriter(self._log.path, new, log_settings(self._log))
+        if log.identity is new:
+            # If one was expected (a volume that is not mounted?) this is where to see it.
+            _log.info("new_log", path=str(self._log.path), from_lsn=str(new.start_lsn))
+        try:
+            check_log(log, connection, server, slot)
+            start_lsn = log.complete_lsn
+            now = time.monotonic()
+            self.session = ReplicationSession(start_lsn, self._settings, now=now)
+            pump = Pump(
+                connection,
+                self.session,
+                log,
+                retention_settings(self._log),
+                self.heartbeat,
+                self._stop,
+                on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
+                on_pruned=self._warn_of_full_disk,
+                described=keys.marked,
+            )
+            pump.keep_small(now)
+            connection.start(
+                self._source.slot,
+                self._source.publication,
+                start_lsn,
+                messages=bool(self._heartbeat_interval_s),
+            )
+            self.connections += 1
+            self._following(start_lsn, news=self._telling.connected())
+            self._connection = connection
+            pump.run()
+        finally:
+            self._connection = None
+            keys.close()
+            log.close()
 
     def _warn_of_full_disk(self, pruned: Pruned, now: float) -> None:
         with suppress(OSError):  # what is wrong with the disk is reported when it is written to
@@ -185,8 +236,3 @@ class Capture:
     def _following(self, start_lsn: Lsn, *, news: bool) -> None:
         if news:
             _log.info("following", slot=self._source.slot, from_lsn=str(start_lsn))
-
-    def _connect(self) -> ReplicationConnection:
-        return ReplicationConnection(
-            self._source.conninfo, wal_sender_timeout_s=self._settings.wal_sender_timeout_s
-        )

@@ -57,6 +57,27 @@ def reaction(error: PenstockError) -> Reaction:
     return next(_REACTIONS[base] for base in type(error).__mro__ if base in _REACTIONS)
 
 
+class ScheduledRetries(Backoff):
+    """Retries within a polling run, after 1, 2, 4 … s; then the next run has its turn."""
+
+    def __init__(self, retries: int, interval_s: float) -> None:
+        super().__init__(first_s=1.0, most_s=2.0**retries)
+        self._retries = retries
+        self._interval_s = interval_s
+        self._failed = 0
+
+    def pause_s(self) -> float:
+        self._failed += 1
+        if self._failed <= self._retries:
+            return super().pause_s()
+        self.reset()
+        return self._interval_s
+
+    def reset(self) -> None:
+        super().reset()
+        self._failed = 0
+
+
 class Patience:
     """How long to pause after each error of one capture, and when to tell the operator instead."""
 

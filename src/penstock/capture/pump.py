@@ -23,9 +23,9 @@ from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
 from penstock.lsn import Lsn
-from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.session import ReplicationSession
+from penstock.postgres.source_connection import SourceConnection
 
 # How often retention looks. With a budget often: the log may grow past it between two looks.
 _PRUNE_INTERVAL_S = 30.0
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Pump:
-    connection: ReplicationConnection
+    connection: SourceConnection
     session: ReplicationSession
     log: LogWriter
     retention: RetentionSettings

@@ -7,6 +7,8 @@ exist, and says nothing.
 
 from __future__ import annotations
 
+import psycopg
+
 from penstock.changelog.belonging import (
     check_not_rewound,
     check_server,
@@ -16,13 +18,15 @@ from penstock.changelog.belonging import (
 from penstock.changelog.refusal import kept_refusals
 from penstock.changelog.writer import LogWriter
 from penstock.config import SourceConfig
-from penstock.errors import PublicationMissing, SlotAheadOfLog
+from penstock.errors import PublicationMissing, SlotAheadOfLog, TableMissing
 from penstock.postgres.catalog import check_version, check_wal_level, read_server
 from penstock.postgres.connect import connect
-from penstock.postgres.connection import ReplicationConnection, SystemIdentity, require_primary
 from penstock.postgres.failures import translated
 from penstock.postgres.output_plugins import check_plugin
+from penstock.postgres.publications import has_publication
 from penstock.postgres.slots import SlotFacts, check_slot, read_slot
+from penstock.postgres.source_connection import SourceConnection
+from penstock.postgres.system_identity import SystemIdentity, require_primary
 
 
 def check_source(source: SourceConfig) -> SlotFacts:
@@ -31,19 +35,30 @@ def check_source(source: SourceConfig) -> SlotFacts:
         server = read_server(connection)
         check_version(server.version_number)
         check_wal_level(server.wal_level)
-        check_plugin(server)
+        check_plugin(server, source.plugin)
         require_primary(str(server.in_recovery).lower())
-        found = connection.execute(
-            "SELECT 1 FROM pg_publication WHERE pubname = %s", [source.publication]
-        ).fetchone()
-        if found is None:
+        if source.plugin == "wal2json":
+            # It knows no publications, and says nothing of a table that does not exist.
+            _require_tables(connection, source)
+        elif not has_publication(connection, source.publication):
             raise PublicationMissing(source.publication)
         slot = read_slot(connection, source.slot)
-    return check_slot(slot, source.slot, server.database)
+    return check_slot(slot, source.slot, server.database, source.plugin)
+
+
+def _require_tables(connection: psycopg.Connection, source: SourceConfig) -> None:
+    for table in source.tables:
+        row = connection.execute("SELECT to_regclass(%s)", [table.name.sql]).fetchone()
+        if row is None or row[0] is None:
+            raise TableMissing(
+                f"table {table.name} does not exist",
+                remedy="Correct `tables` in [source], or create the table",
+                table=table.name,
+            )
 
 
 def check_log(
-    log: LogWriter, connection: ReplicationConnection, server: SystemIdentity, slot: SlotFacts
+    log: LogWriter, connection: SourceConnection, server: SystemIdentity, slot: SlotFacts
 ) -> None:
     """The log and this server's WAL belong together, and nothing in between is lost.
 
@@ -56,7 +71,7 @@ def check_log(
 
 
 def _check_history(
-    log: LogWriter, connection: ReplicationConnection, server: SystemIdentity, slot: SlotFacts
+    log: LogWriter, connection: SourceConnection, server: SystemIdentity, slot: SlotFacts
 ) -> None:
     if server.timeline != log.identity.timeline:
         history = connection.timeline_history(server.timeline)

@@ -14,7 +14,7 @@ from penstock.errors import (
     new_log,
 )
 from penstock.lsn import Lsn
-from penstock.postgres.connection import SystemIdentity
+from penstock.postgres.system_identity import SystemIdentity
 
 
 def check_server(log: LogIdentity, server: SystemIdentity, slot: str) -> None:

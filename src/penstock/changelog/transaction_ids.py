@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from penstock.changelog.storage import Storage
 from penstock.lsn import Lsn
-from penstock.postgres.connection import TransactionIds
+from penstock.postgres.system_identity import TransactionIds
 
 FILE = "highest_xid"
 # A loss of some seconds makes the check a little weaker, and a sync has its cost.

@@ -54,8 +54,8 @@ from penstock.errors import (
     LogUnwritable,
 )
 from penstock.lsn import Lsn
-from penstock.postgres.connection import TransactionIds
 from penstock.postgres.fragments import Abort, Commit, Description, Fragment
+from penstock.postgres.system_identity import TransactionIds
 
 _LOCK = "writer.lock"
 # Of a commit, before the caller has a turn: a few milliseconds of work.

@@ -91,22 +91,26 @@ def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
         return
     yield Finding("connection", "ok", "dsn in [source]", "the server can be reached")
     heartbeats = config.heartbeat.interval_min > 0
-    yield from check_server(facts)
+    yield from check_server(source, facts)
     yield from check_role(facts, heartbeats=heartbeats)
-    yield from _connections(gathered, facts)
-    yield from check_wal2json(facts.server, gathered.wal2json)
+    yield from _connections(source, gathered, facts)
+    yield from check_wal2json(source, facts.server, gathered.wal2json)
     yield from check_tables(config, facts)
-    yield from check_publication(config, facts)
+    if source.publishes:
+        yield from check_publication(config, facts)
     yield from check_slot_facts(source, facts)
     yield from check_aggregates(config, facts, gathered.destinations, gathered.log_id)
     yield from check_expressions(gathered.expressions)
 
 
-def _connections(gathered: Gathered, facts: SourceFacts) -> Iterator[Finding]:
+def _connections(source: SourceConfig, gathered: Gathered, facts: SourceFacts) -> Iterator[Finding]:
     error = gathered.replication_error
     # A missing privilege and a lack of walsenders have findings of their own.
     told = not facts.role.may_replicate or isinstance(error, SlotLimitReached)
-    if error is None:
+    if source.mode == "poll":
+        what = "an ordinary connection is enough: the slot is polled"
+        yield Finding("polling_connection", "ok", "dsn in [source]", what)
+    elif error is None:
         what = "a replication connection can be opened"
         yield Finding("replication_connection", "ok", "dsn in [source]", what)
     elif not told:
@@ -134,9 +138,12 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
     facts: SourceFacts | PenstockError
     try:
         with connect(source.conninfo) as connection:
+            if source.mode == "poll":
+                require_own_session(connection, source.conninfo)
             facts = read_facts(connection, source)
             wal2json = _probe(connection, facts, "wal2json")
-        replication_error = _try_replication(source)
+        if source.mode == "stream":
+            replication_error = _try_replication(source)
     except PenstockError as error:
         facts = error
     if source.setup_dsn is not None:

@@ -59,11 +59,14 @@ def plan_setup(
     source = config.source
     _check_server(source, facts)
     tables = {table.name: existing_table(table.name, facts) for table in source.tables}
-    publication = facts.publications.get(source.publication)
+    publication = facts.publications.get(source.publication) if source.publishes else None
     if facts.slot is not None:
-        check_health(check_kind(facts.slot, source.slot, facts.server.database))
-        if publication is None:
+        check_health(check_kind(facts.slot, source.slot, facts.server.database, source.plugin))
+        if source.publishes and publication is None:
             raise SlotBeforePublication(source.slot, source.publication)
+    if not source.publishes:
+        for table in tables.values():
+            check_no_root(table)
 
     identities = [
         change
@@ -83,11 +86,13 @@ def plan_setup(
         *(statement for step in grants for statement in step.statements),
         *(statement for mine, statement in reads if not mine),
     ]
-    _check_privileges(facts, [table for table, _ in identities], publication, lacking)
+    altered = [table for table, _ in identities]
+    _check_privileges(source, facts, altered, publication, lacking)
+    publishing = _publication_steps(source, publication, tables, generated)
     steps = [
         *_adjust_publication(publication, tables, generated),
         *(_identity_step(table, wanted) for table, wanted in identities),
-        *_publication_steps(source, publication, tables, generated),
+        *(publishing if source.publishes else ()),
         *grants,
         *_reading_steps(facts.capture_user, [statement for _, statement in reads]),
         *aggregates.steps,
@@ -96,7 +101,7 @@ def plan_setup(
     notes = (
         *(_identity_note(table, wanted) for table, wanted in identities if wanted.kind == "full"),
         *_publication_notes(publication, tables),
-        *_name_notes(published, tables),
+        *(_name_notes(published, tables) if source.publishes else ()),
         *_slot_notes(source, facts),
         *aggregates.notes,
     )
@@ -105,7 +110,7 @@ def plan_setup(
 
 def _check_server(source: SourceConfig, facts: SourceFacts) -> None:
     check_wal_level(facts.server.wal_level)
-    check_plugin(facts.server)
+    check_plugin(facts.server, source.plugin)
     if source.failover:
         check_failover(facts.server.major)
     if facts.server.in_recovery:
@@ -137,6 +142,17 @@ def existing_table(name: TableName, facts: SourceFacts) -> TableFacts:
             table=name,
         )
     return table
+
+
+def check_no_root(table: TableFacts) -> None:
+    """Refuse a partitioned table where wal2json decodes: it names the partitions only."""
+    if table.partitioned:
+        raise NotPublishable(
+            f"{table.name} is partitioned, and wal2json gives its changes under the names of its "
+            "partitions",
+            remedy='Name the partitions in `tables`, or set plugin = "pgoutput" in [source]',
+            table=table.name,
+        )
 
 
 def _check_writes(
@@ -261,13 +277,14 @@ def _slot_steps(source: SourceConfig, facts: SourceFacts) -> Iterator[Step]:
     if facts.slot is None:
         yield Step(
             f'replication slot "{source.slot}"',
-            (create_sql(source.slot, failover=source.failover),),
+            (create_sql(source.slot, failover=source.failover, plugin=source.plugin),),
             kind="create slot",
             undo=drop_sql(source.slot),
         )
 
 
 def _check_privileges(
+    source: SourceConfig,
     facts: SourceFacts,
     altered: list[TableFacts],
     publication: PublicationFacts | None,
@@ -283,11 +300,11 @@ def _check_privileges(
     me = quote(role.name)
     fixes: dict[str, None] = {}
     must_own = list(altered)
-    if publication is None:
+    if publication is None and source.publishes:
         must_own += facts.tables.values()
         if not role.can_create:
             fixes[f"GRANT CREATE ON DATABASE {quote(facts.server.database)} TO {me}"] = None
-    else:
+    elif publication is not None:
         added = unpublished(publication, facts.tables)
         must_own += added
         if added and not publication.owned:

@@ -140,6 +140,7 @@ class Runner:
                 observer=session.observer,
                 on_wait=self.on_wait,
                 failover=self.config.source.failover,
+                plugin=self.config.source.plugin,
                 deadline_s=self.patience.slot_deadline_s,
                 on_made=on_done,
             )

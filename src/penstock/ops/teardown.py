@@ -31,7 +31,7 @@ def plan_teardown(config: Config, facts: SourceFacts, others: Sequence[SlotFacts
     steps, notes = [], []
     if facts.slot is not None:
         # Two-phase and invalidated slots may go; one that cannot be ours may not.
-        check_kind(facts.slot, source.slot, facts.server.database)
+        check_kind(facts.slot, source.slot, facts.server.database, source.plugin)
         title = f'replication slot "{source.slot}"'
         steps.append(Step(title, (drop_sql(source.slot),), kind="drop slot"))
     publication = facts.publications.get(source.publication)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Event
 
 import psycopg
 
@@ -14,7 +15,9 @@ from penstock.config import SourceConfig
 from penstock.errors import SourceError, VerifyTimeout
 from penstock.lsn import Lsn
 from penstock.pipelines.source_snapshot import SourceSnapshot
+from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.connect import connect
+from penstock.postgres.polling.lock import is_polled
 from penstock.postgres.slots import read_slot
 
 # Capture is milliseconds behind the server, if it runs and no large transaction is on its way.
@@ -33,30 +36,36 @@ Waiting = Callable[[str], None]
 _REMEDY = "Start it: penstock run, or penstock capture. If it runs, see what it says"
 
 
-def require_capture(source: SourceSnapshot, slot: str, log: LogReader, on_wait: Waiting) -> None:
+def require_capture(
+    source: SourceConfig, taken: SourceSnapshot, log: LogReader, on_wait: Waiting
+) -> None:
     """Before the source is read, which may take long: the log gets there only if somebody reads
     the slot.
     """
     telling = _Telling(on_wait)
-    while not _is_read(source.connection, slot) and log.end().lsn < source.lsn:
+    while not _is_read(taken.connection, source) and log.end().lsn < taken.lsn:
         if telling.waited_s > _RECONNECT_S:
             raise VerifyTimeout(
                 f"the change log is complete up to {log.end().lsn} only, the source is at "
-                f'{source.lsn}, and nobody reads slot "{slot}": capture does not run',
+                f'{taken.lsn}, and nobody reads slot "{source.slot}": capture does not run',
                 remedy=_REMEDY,
-                lsn=source.lsn,
+                lsn=taken.lsn,
             )
-        telling.wait(f'capture to read slot "{slot}"')
+        telling.wait(f'capture to read slot "{source.slot}"')
 
 
-def wait_for_log(source: SourceConfig, log: LogReader, lsn: Lsn, on_wait: Waiting) -> None:
+def wait_for_log(
+    source: SourceConfig, log: LogReader, lsn: Lsn, on_wait: Waiting, stop: Event | None = None
+) -> None:
     """While the slot is read, however long: a large transaction that is on its way keeps the log's
-    position where it is.
+    position where it is. `stop` ends it with `Cancelled`.
     """
     telling = _Telling(on_wait)
     seen, moved = log.end().lsn, time.monotonic()
     looked = moved
     while (end := log.end().lsn) < lsn:
+        if stop is not None and stop.is_set():
+            raise Cancelled
         now = time.monotonic()
         if end > seen:
             seen, moved = end, now
@@ -79,15 +88,19 @@ def _capture_is_at_it(source: SourceConfig, lsn: Lsn) -> bool:
     try:
         with connect(source.conninfo) as connection:
             facts = read_slot(connection, source.slot)
+            is_read = _is_read(connection, source)
     except (SourceError, psycopg.Error):
         return False  # nor can capture be
-    if facts is None or facts.active_pid is None:
+    if facts is None or not is_read:
         return False
     return facts.confirmed_lsn is None or facts.confirmed_lsn < lsn
 
 
-def _is_read(connection: psycopg.Connection, slot: str) -> bool:
-    facts = read_slot(connection, slot)
+def _is_read(connection: psycopg.Connection, source: SourceConfig) -> bool:
+    """Whether somebody reads the slot: all the time, or in runs for which it holds a lock."""
+    if source.mode == "poll":
+        return is_polled(connection, source.slot)
+    facts = read_slot(connection, source.slot)
     return facts is not None and facts.active_pid is not None
 
 

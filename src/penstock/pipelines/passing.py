@@ -15,6 +15,7 @@ from penstock.errors import (
     SlotLimitReached,
     SourceUnavailable,
     TableRewritten,
+    VerifyTimeout,
 )
 
 # By class or code: the connection, others' transactions and locks, the server's resources and
@@ -60,6 +61,6 @@ def passes(error: BaseException | None) -> bool:
 
 def may_pass(error: Exception) -> bool:
     """Of an error in seeding, which tells the server's in our own words."""
-    # By transactions, or by a base backup that has the last walsender: they end some time.
-    held_up = isinstance(error, SetupBlocked | SlotLimitReached | TableRewritten)
+    # By transactions, a base backup that has the last walsender, or capture that does not run yet.
+    held_up = isinstance(error, SetupBlocked | SlotLimitReached | TableRewritten | VerifyTimeout)
     return held_up or passes(error) or passes(error.__cause__)

@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import structlog
 from pyspark.sql import SparkSession
 
 from penstock.changelog import consumers
@@ -42,7 +43,9 @@ from penstock.pipelines.bookkeeping import (
 )
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.held_log import consumer_of
+from penstock.pipelines.in_flight import with_in_flight
 from penstock.pipelines.locks import is_locked, lock_soon
+from penstock.pipelines.log_awaited import wait_for_log
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_session import connect_target
@@ -50,6 +53,8 @@ from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import true_sums
 from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.waiting import OnWait
+
+_LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,15 @@ def _seed(
             return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
     with source_snapshot(config, aggregate, log, on_wait=on_wait, stop=stop) as source:
         truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
+    if source.in_flight is not None:
+        wait_for_log(
+            config.source,
+            log,
+            source.lsn,
+            lambda what: _LOG.info("seeding waits", aggregate=aggregate.name, waits_for=what),
+            stop,
+        )
+        truth = with_in_flight(log, source.bound, truth, source.in_flight, spark)
     with usable(aggregate.name):
         return _write(target, aggregate, truth, source.lsn)
 

@@ -21,12 +21,15 @@ from penstock.changelog.refusal import check_not_refused, kept_refusals
 from penstock.changelog.transaction_ids import read_highest
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
+from penstock.errors import TimelineUnknown
 from penstock.lsn import Lsn
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.postgres.cancelling import cancelled_by
-from penstock.postgres.connection import ReplicationConnection, SystemIdentity
+from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.failures import translated
+from penstock.postgres.polling.snapshot import InFlight
 from penstock.postgres.snapshots import keep_as_they_were, snapshot
+from penstock.postgres.system_identity import SystemIdentity
 from penstock.postgres.tables import read_tables
 from penstock.postgres.waiting import OnWait
 
@@ -36,6 +39,8 @@ class SourceSnapshot:
     connection: psycopg.Connection[Any]
     lsn: Lsn
     bound: Bound
+    # The commits up to `lsn` that the connection may not see; None: it sees all.
+    in_flight: InFlight | None = None
 
 
 @contextmanager
@@ -58,7 +63,12 @@ def source_snapshot(
     end = log.end().lsn
     tables = [source.table for source in aggregate.sources]
     with (
-        snapshot(config.source.conninfo, on_wait=on_wait, stop=stop) as taken,
+        snapshot(
+            config.source.conninfo,
+            on_wait=on_wait,
+            stop=stop,
+            polled=config.source.mode == "poll",
+        ) as taken,
         translated(f"read the tables of aggregate {aggregate.name}"),
         cancelled_by(stop, taken.connection),
     ):
@@ -72,11 +82,14 @@ def source_snapshot(
         read = [source.table for source in aggregate.sources if source.rows_count]
         keep_as_they_were(taken.connection, read)
         types = types_of(read_tables(taken.connection, tables))
-        yield SourceSnapshot(taken.connection, taken.lsn, bind(aggregate, types, taken.lsn))
+        bound = bind(aggregate, types, taken.lsn)
+        yield SourceSnapshot(taken.connection, taken.lsn, bound, taken.in_flight)
 
 
 def _check_timeline(config: Config, server: SystemIdentity, end: Lsn, log: LogReader) -> None:
     """After a failover that capture has not followed yet."""
+    if config.source.mode == "poll":
+        raise TimelineUnknown(server.timeline)
     with ReplicationConnection(config.source.conninfo) as connection:
         history = connection.timeline_history(server.timeline)
     check_timeline(log.identity.timeline, server.timeline, history, end, log.where)

@@ -78,7 +78,9 @@ def _read(config: Config, aggregates: Sequence[AggregateConfig]) -> _Catalog:
         source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         tables = read_tables(source, names)
         wanted = config.source.publication
-        publication = read_publications(source, wanted, tables.values()).get(wanted)
+        publication = None
+        if config.source.publishes:
+            publication = read_publications(source, wanted, tables.values()).get(wanted)
         return _Catalog(tables, publication, source.info.server_version // 10_000)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.postgres.connect import connect_unlimited
+from penstock.postgres.connect import connect_unlimited, set_for_session
 from penstock.postgres.connection import VALUE_SETTINGS
 from penstock.postgres.failures import translated
 from penstock.postgres.pooler import require_own_session
@@ -26,12 +26,7 @@ def connect_target(dsn: str, *, lock_timeout_s: float = 0) -> psycopg.Connection
     try:
         require_own_session(connection, dsn)
         with translated("set how values are written"):
-            # Not as options of the connection, which a pooler may refuse.
-            connection.execute(
-                "SELECT set_config(name, value, false)"
-                "  FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
-                [list(_SETTINGS), list(_SETTINGS.values())],
-            )
+            set_for_session(connection, _SETTINGS)
     except BaseException:
         connection.close()
         raise

@@ -27,6 +27,7 @@ from penstock.pipelines.bookkeeping import Progress, read_progress, read_stop
 from penstock.pipelines.differences import Difference, differences
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.held_log import consumer_of
+from penstock.pipelines.in_flight import with_in_flight
 from penstock.pipelines.locks import wait_for_lock
 from penstock.pipelines.log_awaited import Waiting, require_capture, wait_for_log
 from penstock.pipelines.log_deltas import log_deltas
@@ -110,9 +111,10 @@ def verify(
         with source_snapshot(
             config, aggregate, log, on_wait=lambda who: on_wait("; ".join(map(str, who)))
         ) as source:
-            require_capture(source, config.source.slot, log, on_wait)
+            require_capture(config.source, source, log, on_wait)
             truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
         wait_for_log(config.source, log, source.lsn, on_wait)
+        truth = with_in_flight(log, source.bound, truth, source.in_flight, spark)
         target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         progress = _progress(target, aggregate, log)
         # It may have been seeded just now.

@@ -110,6 +110,15 @@ def connect_unlimited(
     return connection
 
 
+def set_for_session(connection: psycopg.Connection[Any], settings: Mapping[str, str]) -> None:
+    """Change settings of the session: not as options of the connection, which a pooler refuses."""
+    connection.execute(
+        "SELECT set_config(name, value, false)"
+        "  FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
+        [list(settings), list(settings.values())],
+    )
+
+
 def portable(dsn: Dsn) -> Dsn:
     """The same connection for another machine, with what this one's environment and files add."""
     with connect(dsn) as connection:

@@ -8,13 +8,7 @@ One thread uses a connection; only `wake` may be called from others and from sig
 
 from __future__ import annotations
 
-import contextlib
-import re
-import select
-import socket
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import psycopg
 from psycopg import pq
@@ -22,29 +16,41 @@ from psycopg import pq
 from penstock.closing import Closing
 from penstock.errors import (
     ConnectionLost,
-    NotUtf8,
     PublicationMissing,
     ServerShutdown,
     SlotInUse,
     SlotMissing,
     SourceError,
-    SourceUnavailable,
-    new_log,
 )
 from penstock.lsn import Lsn
 from penstock.postgres.connect import connect
+from penstock.postgres.decoding_errors import (
+    NO_UTF8,
+    OBJECT_IN_USE,
+    UNDEFINED_OBJECT,
+    in_use_by,
+    is_publication_skipped,
+    not_utf8,
+)
 from penstock.postgres.envelope import StatusUpdate
+from penstock.postgres.libpq_session import (
+    RECONNECTS,
+    LibpqSession,
+    lost_if_broken,
+    primary,
+    sqlstate,
+)
 from penstock.postgres.output_plugins import not_allowed
 from penstock.postgres.pace import STEP_S, Pace
 from penstock.postgres.receive_buffer import hold_little, waiting_bytes
+from penstock.postgres.system_identity import (
+    IN_RECOVERY,
+    TRANSACTION_IDS,
+    SystemIdentity,
+    TransactionIds,
+    require_primary,
+)
 
-_RECONNECTS = "Penstock connects again by itself"
-_UNDEFINED_OBJECT = "42704"
-_OBJECT_IN_USE = "55006"
-# Characters that the server cannot give us in UTF-8.
-_NO_UTF8 = ("22021", "22P05")
-# How long a command may take: none of ours has to wait for anything.
-_ANSWER_S = 30.0
 # Long enough for a walsender to send a few more messages, too short to be seen as latency.
 _COALESCE_S = 0.0002
 # Where no more than this is there, the server has nothing left that waited for us to read.
@@ -55,59 +61,6 @@ _WIDE_BYTES = 2**17
 _STEP_BYTES = 2**20
 # How long a clean end may take: the server may be in the middle of a large commit.
 _GOODBYE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionIds:
-    """A server's transaction ids at one moment, each with 64 bits."""
-
-    # The next one that it will give.
-    next_xid: int
-    # The highest of those that have ended. How is in the WAL before `ended_lsn`, which need not be
-    # on disk: a crash may take it back, and the server gives the id once more.
-    ended_xid: int
-    ended_lsn: Lsn
-
-    @classmethod
-    def parse(cls, snapshot_xmax: str, age_of_first: str, insert_lsn: str) -> TransactionIds:
-        """Take the columns of `TRANSACTION_IDS`."""
-        beyond_ended = int(snapshot_xmax)
-        since = (int(age_of_first) + _FIRST_XID - beyond_ended) % 2**32
-        return cls(beyond_ended + since, beyond_ended - 1, Lsn.parse(insert_lsn))
-
-
-_FIRST_XID = 3
-# A snapshot knows what has ended, with 64 bits. Of the next id there are 32, as the age of the
-# first one; to ask for an id would use one up. The position is read after the snapshot was taken.
-TRANSACTION_IDS = (
-    f"SELECT pg_snapshot_xmax(pg_current_snapshot())::text, age('{_FIRST_XID}'::xid)::text,"
-    " pg_current_wal_insert_lsn()::text"
-)
-IN_RECOVERY = "SELECT pg_is_in_recovery()::text"
-
-
-@dataclass(frozen=True, slots=True)
-class SystemIdentity:
-    """Which server this is, and how far it has come. It is no standby."""
-
-    system_id: str
-    timeline: int
-    wal_end: Lsn
-    database: str
-    ids: TransactionIds
-
-
-def require_primary(in_recovery: str) -> None:
-    """Take the answer to `IN_RECOVERY`, which must come before the server's position.
-
-    A standby is behind its primary, which is no reason to refuse the primary; and promoted under us
-    it would change its timeline, and we would not know where.
-    """
-    if in_recovery == "true":
-        raise SourceUnavailable(
-            "the server is in recovery: it is a standby, or about to be promoted",
-            remedy="Penstock waits for the promotion; to read from the primary, name it in dsn",
-        )
 
 
 # How values are written as text depends on settings that a server, a database or a role may have
@@ -135,20 +88,14 @@ class ReplicationConnection(Closing):
             **VALUE_SETTINGS,
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        self._connection = connect(dsn, replication="database", options=options)
-        self._connection.add_notice_handler(self._notice)
-        self._pgconn = self._connection.pgconn
+        connection = connect(dsn, replication="database", options=options)
+        connection.add_notice_handler(self._notice)
+        self._session = LibpqSession(connection)
+        self._pgconn = connection.pgconn
         self._publication = ""
         self._streaming = False
         self._ended = False
         self._skipping: PublicationMissing | None = None
-        # Sockets, not a pipe: one that is closed refuses, and never writes to a reused descriptor.
-        self._awaken, self._waker = socket.socketpair()
-        self._awaken.setblocking(False)
-        self._waker.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._pgconn.socket, select.POLLIN)
-        self._poll.register(self._awaken, select.POLLIN)
         # Whether the last `read` took a step, and all that had come together for it.
         self.took_a_step = False
         self._is_amid_step = False
@@ -169,16 +116,16 @@ class ReplicationConnection(Closing):
 
     def identify(self) -> SystemIdentity:
         """Raises `SourceUnavailable` for a standby."""
-        require_primary(*self._row(IN_RECOVERY, 1))
-        system_id, timeline, wal_end, database = self._row("IDENTIFY_SYSTEM", 4)
-        ids = TransactionIds.parse(*self._row(TRANSACTION_IDS, 3))
+        require_primary(*self._session.row(IN_RECOVERY, 1))
+        system_id, timeline, wal_end, database = self._session.row("IDENTIFY_SYSTEM", 4)
+        ids = TransactionIds.parse(*self._session.row(TRANSACTION_IDS, 3))
         return SystemIdentity(system_id, int(timeline), Lsn.parse(wal_end), database, ids)
 
     def timeline_history(self, timeline: int) -> str:
         """Which timelines the server was on before this one, and where it left each."""
         if timeline == 1:
             return ""
-        _, content = self._row(f"TIMELINE_HISTORY {timeline}", 2)
+        _, content = self._session.row(f"TIMELINE_HISTORY {timeline}", 2)
         return content
 
     def start(self, slot: str, publication: str, start_lsn: Lsn, *, messages: bool = False) -> None:
@@ -192,8 +139,10 @@ class ReplicationConnection(Closing):
             f"proto_version '{self.protocol_version}', publication_names '\"{quoted}\"', "
             f"streaming 'on', messages '{str(messages).lower()}'"
         )
-        self._take_texts_as_they_are()
-        result = self._ask(f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})')
+        self._session.take_texts_as_they_are()
+        result = self._session.ask(
+            f'START_REPLICATION SLOT "{slot}" LOGICAL {start_lsn} ({options})'
+        )
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise self._explain_start(result, slot)
         self._streaming = True
@@ -206,7 +155,7 @@ class ReplicationConnection(Closing):
         and `PublicationMissing` when the server skips changes; nothing of that run is handed out.
         """
         self.took_a_step = False
-        with _lost_if_broken():
+        with lost_if_broken():
             run = self._drain()
             if not run:
                 self._pgconn.flush()
@@ -217,7 +166,7 @@ class ReplicationConnection(Closing):
                 # Before waiting: TLS may hold bytes that the socket no longer shows.
                 self._pgconn.consume_input()
                 run = self._drain()
-                if not run and self._wait(timeout_s):
+                if not run and self._session.wait(timeout_s):
                     # A walsender sends message by message and would wake us for each one, at the
                     # cost of both: let some come together.
                     time.sleep(_COALESCE_S)
@@ -231,19 +180,17 @@ class ReplicationConnection(Closing):
 
     def pause(self, seconds: float) -> None:
         """Let messages come together, unread; a `wake` ends it."""
-        select.select([self._awaken], [], [], seconds)
+        self._session.pause(seconds)
 
     def send(self, update: StatusUpdate) -> None:
         """Queue an update; what the socket does not take now goes with the next `read`."""
-        with _lost_if_broken():
+        with lost_if_broken():
             self._pgconn.put_copy_data(update.encode(time.time()))
             self._pgconn.flush()
 
     def wake(self) -> None:
         """Make `read` return at once. Safe in other threads and in signal handlers."""
-        # Full: it will wake up anyway. Closed: nobody waits.
-        with contextlib.suppress(OSError):
-            self._waker.send(b"x")
+        self._session.wake()
 
     def end(self) -> None:
         """Leave cleanly, so that the server has read our last update and freed the slot."""
@@ -253,26 +200,24 @@ class ReplicationConnection(Closing):
         deadline = time.monotonic() + _GOODBYE_S
         try:
             self._pgconn.put_copy_end()
-            if not self._flush(deadline):
+            if not self._session.flush(deadline):
                 return  # it does not even read what we say
             while (left := deadline - time.monotonic()) > 0:
                 size, _ = self._pgconn.get_copy_data(1)
                 if size == -1:
                     break
-                if size == 0 and self._wait(left):
+                if size == 0 and self._session.wait(left):
                     self._pgconn.consume_input()
             # Behind its last data the server frees the slot, and then says that all is done.
             while self._pgconn.is_busy() and (left := deadline - time.monotonic()) > 0:
-                if self._wait(left):
+                if self._session.wait(left):
                     self._pgconn.consume_input()
         except psycopg.OperationalError:
             pass  # it has gone already
 
     def close(self) -> None:
         """Drop the connection; without `end`, the server finds out by itself."""
-        self._connection.close()
-        self._awaken.close()
-        self._waker.close()
+        self._session.close()
 
     def _drain(self) -> list[memoryview]:
         """Everything that libpq has framed; raises where that is the end. No system calls."""
@@ -325,130 +270,33 @@ class ReplicationConnection(Closing):
         self._is_narrow = self._is_narrow and sum(map(len, run)) < _WIDE_BYTES
         return run
 
-    def _take_texts_as_they_are(self) -> None:
-        """A database without an encoding holds any bytes: asked for UTF-8, the server ends
-        replication at the first text that is something else, and at each try again. As it is, who
-        decodes that text tells it apart.
-        """
-        if self._pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
-            self._ask("SET client_encoding = SQL_ASCII")
-            with _lost_if_broken():
-                self._next_result()  # that was all
-
-    def _wait(self, timeout_s: float) -> bool:
-        """Whether the server has sent something; false after the time-out or a `wake`."""
-        ready = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
-        if self._awaken.fileno() in ready:
-            self._awaken.recv(4096)
-        return self._pgconn.socket in ready
-
-    def _flush(self, deadline: float) -> bool:
-        """Whether the socket has taken all that was queued before the deadline."""
-        while self._pgconn.flush():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            # Readable counts too. libpq reads while it writes, so as not to stand still with a
-            # server that does the same; the poll of `read` asks for input only.
-            reading, _, _ = select.select([self._pgconn.socket], [self._pgconn.socket], [], left)
-            if reading:
-                self._pgconn.consume_input()
-        return True
-
-    def _next_result(self) -> pq.abc.PGresult | None:
-        deadline = time.monotonic() + _ANSWER_S
-        while self._pgconn.is_busy():
-            left = deadline - time.monotonic()
-            if not select.select([self._pgconn.socket], [], [], max(0.0, left))[0]:
-                raise _no_answer()
-            self._pgconn.consume_input()
-        return self._pgconn.get_result()
-
-    def _ask(self, command: str) -> pq.abc.PGresult | None:
-        with _lost_if_broken():
-            self._pgconn.send_query(command.encode())
-            if not self._flush(time.monotonic() + _ANSWER_S):
-                raise _no_answer()
-            return self._next_result()
-
-    def _row(self, command: str, columns: int) -> list[str]:
-        """The one row that a command answers with."""
-        result = self._ask(command)
-        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-            raise ConnectionLost(
-                f"the server refused {command}: {_primary(result)}", remedy=_RECONNECTS
-            )
-        with _lost_if_broken():
-            self._next_result()  # that was all
-        values = (result.get_value(0, column) or b"" for column in range(columns))
-        return [value.decode(errors="replace") for value in values]
-
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        # PostgreSQL 18 goes on without a publication and skips its changes in silence, but for
-        # this warning. Its text is translated by lc_messages; 55000 has no other use in decoding.
-        text = notice.message_primary or ""
-        if notice.sqlstate == "55000" and self._streaming and self._publication in text:
+        if self._streaming and is_publication_skipped(notice, self._publication):
             self._skipping = PublicationMissing(self._publication, while_running=True)
 
     def _explain_start(self, result: pq.abc.PGresult | None, slot: str) -> SourceError:
-        sqlstate, text = _sqlstate(result), _primary(result)
-        if sqlstate == _UNDEFINED_OBJECT:
+        code, text = sqlstate(result), primary(result)
+        if code == UNDEFINED_OBJECT:
             return SlotMissing(slot)
-        if sqlstate == _OBJECT_IN_USE:
-            pid = re.search(r"PID (\d+)", text)
-            return SlotInUse(slot, int(pid[1]) if pid else None)
-        if (refused := not_allowed(sqlstate, text)) is not None:
+        if code == OBJECT_IN_USE:
+            return SlotInUse(slot, in_use_by(text))
+        if (refused := not_allowed(code, text)) is not None:
             return refused
-        return ConnectionLost(f"replication could not start: {text}", remedy=_RECONNECTS)
+        return ConnectionLost(f"replication could not start: {text}", remedy=RECONNECTS)
 
     def _explain_end(self) -> SourceError:
         """The stream has ended: by an error, or because the server is shutting down."""
         self._streaming = False
-        result = self._next_result()
+        result = self._session.next_result()
         if result is None:
-            return ConnectionLost("the server closed the connection", remedy=_RECONNECTS)
+            return ConnectionLost("the server closed the connection", remedy=RECONNECTS)
         if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             # A walsender that shuts down says CommandComplete once all it sent is confirmed.
-            return ServerShutdown("the server is shutting down", remedy=_RECONNECTS)
-        sqlstate, text = _sqlstate(result), _primary(result)
-        if sqlstate == _UNDEFINED_OBJECT:
+            return ServerShutdown("the server is shutting down", remedy=RECONNECTS)
+        code, text = sqlstate(result), primary(result)
+        if code == UNDEFINED_OBJECT:
             # PostgreSQL 14 to 17 stop here; the slot is known to exist, it is open.
             return PublicationMissing(self._publication, while_running=True)
-        if sqlstate in _NO_UTF8:
-            # The server's sentence shows the text.
-            return NotUtf8(
-                "the server ended replication: a text in its WAL has no place in UTF-8",
-                remedy=f"Correct such texts in the tables, and then start a new log: {new_log()}",
-            )
-        return ConnectionLost(f"the server ended replication: {text}", remedy=_RECONNECTS)
-
-
-@contextlib.contextmanager
-def _lost_if_broken() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.OperationalError as error:
-        raise ConnectionLost(
-            f"the connection to the server broke: {_one_line(str(error))}", remedy=_RECONNECTS
-        ) from None
-
-
-def _no_answer() -> ConnectionLost:
-    return ConnectionLost(f"the server did not answer within {_ANSWER_S:g} s", remedy=_RECONNECTS)
-
-
-def _sqlstate(result: pq.abc.PGresult | None) -> str:
-    field = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
-    return (field or b"").decode()
-
-
-def _primary(result: pq.abc.PGresult | None) -> str:
-    """The server's sentence, without details: those may quote a row."""
-    if result is None:
-        return "no answer"
-    field = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
-    return (field or result.error_message).decode(errors="replace").strip()
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+        if code in NO_UTF8:
+            return not_utf8()
+        return ConnectionLost(f"the server ended replication: {text}", remedy=RECONNECTS)

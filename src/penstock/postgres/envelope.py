@@ -45,6 +45,10 @@ class Keepalive:
             ) from None
         return cls(Lsn(wal_end), bool(reply_requested))
 
+    def encode(self) -> bytes:
+        """The message as a server sends it, but for its clock, which nobody reads."""
+        return _KEEPALIVE.pack(b"k", self.wal_end, 0, self.reply_requested)
+
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:

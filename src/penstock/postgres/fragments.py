@@ -4,9 +4,10 @@ In: CopyData messages in the order received (`session.py` has checked their orde
 that order. A fragment is whatever a run holds of one transaction: all of it, its start, middle or
 end, so memory does not grow with the transaction.
 
-A transaction that ends at or below the log's position is there already and is dropped: at its Begin
-if it comes whole (the start of its commit record is then before the position), at its Stream Commit
-if it was streamed.
+A transaction that ends at or below the log's position, or the last commit that came, is there
+already and is dropped: at its Begin if it comes whole (the start of its commit record is then
+before the position), at its Stream Commit if it was streamed. Replication sends each once for a
+connection; polling sends one again if the server has forgotten where the slot was.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class Fragmenter:
 
     def __init__(self, durable_lsn: Lsn, signal_prefix: str | None = None) -> None:
         """Make `Signal` events of logical messages with that prefix, of none without one."""
-        self._durable_lsn = durable_lsn
+        # Every commit that ends at or below it is in the log, or was handed out here.
+        self._taken_lsn = durable_lsn
         self._signal_prefix = None if signal_prefix is None else signal_prefix.encode() + b"\0"
         # The fragment that is being received, or None between transactions and chunks.
         self._current: Fragment | None = None
@@ -140,7 +142,7 @@ class Fragmenter:
         match chr(kind):
             case "B":
                 final_lsn, _, xid = _BEGIN.unpack_from(message, _AT)
-                self._skipping = final_lsn < self._durable_lsn
+                self._skipping = final_lsn < self._taken_lsn
                 self._current = Fragment(xid, False, True, [])
             case "C":
                 _, _, end_lsn, time_us = _COMMIT.unpack_from(message, _AT)
@@ -153,10 +155,11 @@ class Fragmenter:
                 self._current = None
             case "c":
                 xid, _, _, end_lsn, time_us = _STREAM_COMMIT.unpack_from(message, _AT)
-                if end_lsn <= self._durable_lsn:
+                if end_lsn <= self._taken_lsn:
                     events.append(Abort(xid, xid))
                 else:
-                    commit = Commit(Lsn(end_lsn), time_us)
+                    self._taken_lsn = Lsn(end_lsn)
+                    commit = Commit(self._taken_lsn, time_us)
                     events.append(Fragment(xid, True, False, [], commit))
             case "A":
                 events.append(Abort(*_STREAM_ABORT.unpack_from(message, _AT)))
@@ -180,6 +183,7 @@ class Fragmenter:
         if current is None:
             raise ProtocolViolation("a commit without a begin", byte_pos=PAYLOAD_POS, kind="C")
         if not skipping:
+            self._taken_lsn = commit.lsn
             current.commit = commit
             events.append(current)
 

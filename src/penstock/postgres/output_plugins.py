@@ -19,29 +19,33 @@ _DEFAULT = "pgoutput, test_decoding"
 _INSUFFICIENT_PRIVILEGE = "42501"
 
 
-def check_plugin(server: ServerFacts) -> None:
-    """Raise `OutputPluginNotAllowed` if this server is known to refuse our plugin."""
-    if not allows(server, PLUGIN):
-        raise _error(allow_sql(server.output_plugin_libraries, PLUGIN).after("Run as a superuser"))
+def check_plugin(server: ServerFacts, plugin: str = PLUGIN) -> None:
+    """Raise `OutputPluginNotAllowed` if this server is known to refuse the plugin."""
+    if not allows(server, plugin):
+        sql = allow_sql(server.output_plugin_libraries, plugin)
+        raise _error(plugin, sql.after("Run as a superuser"))
 
 
-def not_allowed(sqlstate: str | None, message: str) -> OutputPluginNotAllowed | None:
+def not_allowed(
+    sqlstate: str | None, message: str, plugin: str = PLUGIN
+) -> OutputPluginNotAllowed | None:
     """Return the error if that is what the server says; its sentence may be in any language."""
-    if sqlstate != _INSUFFICIENT_PRIVILEGE or f'"{PLUGIN}"' not in message:
+    if sqlstate != _INSUFFICIENT_PRIVILEGE or f'"{plugin}"' not in message:
         return None
     return _error(
-        allow_sql(_DEFAULT, PLUGIN).after("Run as a superuser")
+        plugin,
+        allow_sql(_DEFAULT, plugin).after("Run as a superuser")
         + "\nThese names replace the list, which a superuser sees with SHOW "
-        "output_plugin_libraries: add those of other plugins that the server uses"
+        "output_plugin_libraries: add those of other plugins that the server uses",
     )
 
 
-def _error(remedy: str) -> OutputPluginNotAllowed:
+def _error(plugin: str, remedy: str) -> OutputPluginNotAllowed:
     return OutputPluginNotAllowed(
-        f"the server does not allow {PLUGIN} as an output plugin (output_plugin_libraries): no "
+        f"the server does not allow {plugin} as an output plugin (output_plugin_libraries): no "
         "slot can be made with it, and none can be read",
         remedy=remedy,
-        plugin=PLUGIN,
+        plugin=plugin,
     )
 
 

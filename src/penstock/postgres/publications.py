@@ -23,6 +23,12 @@ Operation = Literal["insert", "update", "delete", "truncate"]
 OPERATIONS: tuple[Operation, ...] = ("insert", "update", "delete", "truncate")
 
 
+def has_publication(connection: psycopg.Connection, name: str) -> bool:
+    """Whether there is a publication of that name."""
+    query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
+    return connection.execute(query, [name]).fetchone() is not None
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
     """A table named in a publication, with its filters (PostgreSQL 15 and newer)."""

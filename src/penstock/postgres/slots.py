@@ -14,6 +14,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from penstock.errors import (
+    OutputPluginMissing,
     ServerTooOld,
     SetupBlocked,
     SlotInUse,
@@ -26,7 +27,7 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.postgres.catalog import FAILOVER_VERSION
 from penstock.postgres.failures import translate, translated
-from penstock.postgres.output_plugins import PLUGIN
+from penstock.postgres.output_plugins import PLUGIN, not_allowed
 from penstock.postgres.waiting import GaveUp, OnWait, let_finish, run_watched
 
 # Creation waits for every open write transaction. Most are over in seconds; one that is open for a
@@ -126,12 +127,14 @@ def _invalidation(slot: dict[str, Any]) -> str | None:
     return "conflicting with recovery" if slot.get("conflicting") else None
 
 
-def check_kind(facts: SlotFacts | None, name: str, database: str) -> SlotFacts:
-    """The slot is there, decodes with pgoutput, and is of this database; else the named error."""
+def check_kind(
+    facts: SlotFacts | None, name: str, database: str, plugin: str = PLUGIN
+) -> SlotFacts:
+    """The slot is there, decodes with the plugin, and is of this database; else a named error."""
     if facts is None:
         raise SlotMissing(name)
-    if facts.plugin != PLUGIN:
-        raise SlotWrongPlugin(name, facts.plugin)
+    if facts.plugin != plugin:
+        raise SlotWrongPlugin(name, facts.plugin, wanted=plugin)
     if facts.database != database:
         raise SlotOtherDatabase(name, facts.database or "", database)
     return facts
@@ -145,9 +148,11 @@ def check_health(facts: SlotFacts) -> None:
         raise SlotInvalidated(facts.name, facts.invalidation)
 
 
-def check_slot(facts: SlotFacts | None, name: str, database: str) -> SlotFacts:
+def check_slot(
+    facts: SlotFacts | None, name: str, database: str, plugin: str = PLUGIN
+) -> SlotFacts:
     """Everything that capture needs before it starts, free to be used included."""
-    found = check_kind(facts, name, database)
+    found = check_kind(facts, name, database, plugin)
     check_health(found)
     if found.active_pid is not None:
         raise SlotInUse(name, found.active_pid, holder=found.holder)
@@ -162,9 +167,9 @@ def check_failover(major: int) -> None:
         )
 
 
-def create_sql(name: str, *, failover: bool) -> str:
+def create_sql(name: str, *, failover: bool, plugin: str = PLUGIN) -> str:
     # Slot names hold letters, digits and _ only, so plain quotes are enough.
-    arguments = f"'{name}', '{PLUGIN}'"
+    arguments = f"'{name}', '{plugin}'"
     if failover:
         arguments += ", temporary => false, twophase => false, failover => true"
     return f"SELECT lsn FROM pg_create_logical_replication_slot({arguments})"  # noqa: S608
@@ -181,6 +186,7 @@ def create_slot(
     observer: psycopg.Connection,
     on_wait: OnWait,
     failover: bool = False,
+    plugin: str = PLUGIN,
     deadline_s: float = CREATE_DEADLINE_S,
     on_made: Callable[[], None] = lambda: None,
 ) -> Lsn:
@@ -194,7 +200,7 @@ def create_slot(
     try:
         row = run_watched(
             connection,
-            [create_sql(name, failover=failover)],
+            [create_sql(name, failover=failover, plugin=plugin)],
             observer=observer,
             deadline_s=deadline_s,
             on_wait=on_wait,
@@ -211,8 +217,11 @@ def create_slot(
             slot=name,
             pids=tuple(blocker.pid for blocker in gave_up.blockers),
         ) from None
+    except psycopg.errors.UndefinedFile:
+        raise OutputPluginMissing(plugin) from None
     except psycopg.Error as error:
-        raise translate(error, f'create replication slot "{name}"') from error
+        refused = not_allowed(error.sqlstate, error.diag.message_primary or "", plugin)
+        raise refused or translate(error, f'create replication slot "{name}"') from error
     return Lsn.parse(row[0])
 
 

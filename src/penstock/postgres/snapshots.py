@@ -3,6 +3,9 @@
 A temporary slot gives both at once: the snapshot it exports holds every commit that ends at or
 below its consistent point, and no other. The slot holds back WAL, so it goes as soon as the session
 that reads has taken the snapshot over.
+
+That needs a replication connection. Without one (`polling.snapshot`) the snapshot lacks some of the
+commits below its position, and the log says which.
 """
 
 from __future__ import annotations
@@ -19,18 +22,20 @@ import psycopg
 from penstock.errors import SetupBlocked, TableRewritten
 from penstock.lsn import Lsn
 from penstock.names import TableName
-from penstock.postgres.cancelling import cancelled_by
+from penstock.postgres.cancelling import Cancelled, cancelled_by
 from penstock.postgres.connect import connect, connect_unlimited
-from penstock.postgres.connection import (
+from penstock.postgres.connection import VALUE_SETTINGS
+from penstock.postgres.failures import translated
+from penstock.postgres.polling.snapshot import InFlight, take_snapshot
+from penstock.postgres.polling.statements import IDENTIFY, timeline_of
+from penstock.postgres.slots import CREATE_DEADLINE_S
+from penstock.postgres.system_identity import (
     IN_RECOVERY,
     TRANSACTION_IDS,
-    VALUE_SETTINGS,
     SystemIdentity,
     TransactionIds,
     require_primary,
 )
-from penstock.postgres.failures import translated
-from penstock.postgres.slots import CREATE_DEADLINE_S
 from penstock.postgres.waiting import GaveUp, OnWait, let_finish, watched
 
 
@@ -41,6 +46,8 @@ class Snapshot:
     connection: psycopg.Connection[Any]
     lsn: Lsn
     server: SystemIdentity
+    # The commits up to `lsn` that the session may not see; None: it sees all.
+    in_flight: InFlight | None = None
 
 
 @contextmanager
@@ -50,27 +57,52 @@ def snapshot(
     on_wait: OnWait = lambda _: None,
     deadline_s: float = CREATE_DEADLINE_S,
     stop: Event | None = None,
+    polled: bool = False,
 ) -> Iterator[Snapshot]:
-    """Waits for every open write transaction; `on_wait` is told which, and the deadline ends it, or
-    `stop`, with `Cancelled`.
+    """Wait for every open write transaction, of which `on_wait` is given a list, and take it.
+
+    The deadline ends it, or `stop`, with `Cancelled`. `polled`: without a replication connection.
     """
+    stop = stop or Event()
     # Values are printed as in the stream, and a policy that hides rows is an error: the stream has
     # them all.
     settings = {**VALUE_SETTINGS, "row_security": "off"}
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     # There is nothing to commit, and a server that is gone by then has told all.
     with closing(connect_unlimited(dsn, options=options)) as reading:
+        if polled:
+            yield _polled(reading, on_wait, deadline_s, stop)
+            return
         with (
             connect(dsn) as observer,
             connect_unlimited(dsn, replication="database") as exporting,
         ):
-            with cancelled_by(stop or Event(), exporting):
+            with cancelled_by(stop, exporting):
                 server = _identified(exporting)
                 lsn, name = _exported(exporting, observer, on_wait, deadline_s)
             with translated("take over the snapshot"):
                 reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 reading.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
         yield Snapshot(reading, lsn, server)
+
+
+def _polled(
+    reading: psycopg.Connection[Any], on_wait: OnWait, deadline_s: float, stop: Event
+) -> Snapshot:
+    with translated("take a snapshot"):
+        require_primary(*_row(reading, IN_RECOVERY))
+        system_id, wal_file, _, database = _row(reading, IDENTIFY)
+        ids = TransactionIds.parse(*_row(reading, TRANSACTION_IDS))
+        try:
+            in_flight = take_snapshot(
+                reading, on_wait=on_wait, deadline_s=deadline_s, is_stopped=stop.is_set
+            )
+        except GaveUp as gave_up:
+            raise _blocked(gave_up, deadline_s) from None
+    if stop.is_set():
+        raise Cancelled
+    server = SystemIdentity(str(system_id), timeline_of(wal_file), in_flight.end, database, ids)
+    return Snapshot(reading, in_flight.end, server, in_flight)
 
 
 _REWRITTEN = """
@@ -133,12 +165,16 @@ def _exported(
                 on_wait=on_wait,
             )
     except GaveUp as gave_up:
-        who = "; ".join(map(str, gave_up.blockers)) or "transactions that have ended meanwhile"
-        raise SetupBlocked(
-            f"no snapshot within {deadline_s:g} s: it waits for open write transactions: {who}",
-            remedy=let_finish([blocker.pid for blocker in gave_up.blockers], "try again"),
-            pids=tuple(blocker.pid for blocker in gave_up.blockers),
-        ) from None
+        raise _blocked(gave_up, deadline_s) from None
     assert row is not None  # noqa: S101 - the command answers with a row
     _, consistent_point, name, _ = row
     return Lsn.parse(consistent_point), name
+
+
+def _blocked(gave_up: GaveUp, deadline_s: float) -> SetupBlocked:
+    who = "; ".join(map(str, gave_up.blockers)) or "transactions that have ended meanwhile"
+    return SetupBlocked(
+        f"no snapshot within {deadline_s:g} s: it waits for open write transactions: {who}",
+        remedy=let_finish([blocker.pid for blocker in gave_up.blockers], "try again"),
+        pids=tuple(blocker.pid for blocker in gave_up.blockers),
+    )

@@ -71,7 +71,7 @@ def test_its_session_has_a_timeout_of_its_own(database: Database) -> None:
     # M1.4
     prepare(database)
     with ReplicationConnection(database.dsn(), wal_sender_timeout_s=7.5) as connection:
-        result = connection._ask("SHOW wal_sender_timeout")
+        result = connection._session.ask("SHOW wal_sender_timeout")
         assert result is not None
         assert result.get_value(0, 0) == b"7500ms"
 
@@ -221,7 +221,7 @@ def test_a_command_to_a_server_that_reads_nothing_is_given_up(
         ReplicationConnection(proxy.through(database18.dsn())) as connection,
     ):
         proxy.stall()
-        error = ends(lambda: connection._ask(MORE_THAN_BUFFERS_TAKE.decode()))
+        error = ends(lambda: connection._session.ask(MORE_THAN_BUFFERS_TAKE.decode()))
     assert isinstance(error, ConnectionLost)
     assert "did not answer" in str(error)
 

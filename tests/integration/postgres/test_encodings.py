@@ -84,7 +84,7 @@ def test_the_end_of_replication_for_a_text_needs_a_person(database18: Database) 
     }
     ended = Mock(status=pq.ExecStatus.FATAL_ERROR, error_field=fields.get)
     with ReplicationConnection(database18.dsn()) as connection:
-        connection._next_result = Mock(return_value=ended)  # type: ignore[method-assign]
+        connection._session.next_result = Mock(return_value=ended)  # type: ignore[method-assign]
         error = connection._explain_end()
     assert isinstance(error, NotUtf8)
     assert "0xe9" not in str(error)

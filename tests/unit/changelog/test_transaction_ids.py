@@ -13,8 +13,8 @@ from penstock.changelog.transaction_ids import FILE, full_xid, read_highest
 from penstock.changelog.writer import LogWriter
 from penstock.errors import ServerRewound
 from penstock.lsn import Lsn
-from penstock.postgres.connection import SystemIdentity, TransactionIds
 from penstock.postgres.messages import Insert
+from penstock.postgres.system_identity import SystemIdentity, TransactionIds
 from penstock.testing import MemoryStorage
 from support import wire
 from support.logs import IDENTITY, append_transaction

@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError
+from penstock.config import SourceConfig
+from penstock.errors import OutputPluginMissing, PenstockError
 from penstock.names import quote
 from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, Level, from_error
 from penstock.postgres.catalog import TESTED_VERSIONS, RoleFacts, ServerFacts, check_wal_level
 from penstock.postgres.failures import slot_limit_fix, walsender_limit_fix
-from penstock.postgres.output_plugins import PLUGIN, allow_sql, allows
+from penstock.postgres.output_plugins import allow_sql, allows
 from penstock.printed_sql import SqlKind, printed, reloaded
 
 # Less than this is gone within minutes on a busy server.
 _SMALL_KEEP_MB = 1024
 
 
-def check_server(facts: SourceFacts) -> Iterator[Finding]:
+def check_server(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
     yield _version(facts.server)
     yield _wal_level(facts.server)
-    if not allows(facts.server, PLUGIN):
+    allowed = facts.server.output_plugin_libraries
+    if not allows(facts.server, source.plugin):
         yield Finding(
             "output_plugin_libraries",
             "error",
             "server",
-            f"output_plugin_libraries ({facts.server.output_plugin_libraries}) does not allow "
-            f"{PLUGIN}",
+            f"output_plugin_libraries ({allowed}) does not allow {source.plugin}",
             "Without it no slot for capture can be made, and none that exists can be read.",
-            allow_sql(facts.server.output_plugin_libraries, PLUGIN).after("Run as a superuser"),
+            allow_sql(allowed, source.plugin).after("Run as a superuser"),
         )
     if facts.server.in_recovery:
         yield Finding(
@@ -50,7 +51,7 @@ def check_server(facts: SourceFacts) -> Iterator[Finding]:
             "read it. Seeding and `penstock verify` fail at such a row.",
             "`penstock docs types` shows how texts become UTF-8. If all are, nothing is to do",
         )
-    yield from _room(facts)
+    yield from _room(source, facts)
     yield _keep_size(facts.server)
     yield _sender_timeout(facts.server)
     if facts.server.idle_slot_timeout_s:
@@ -87,7 +88,7 @@ def _wal_level(server: ServerFacts) -> Finding:
     return Finding("wal_level", "ok", "server", "wal_level is logical")
 
 
-def _room(facts: SourceFacts) -> Iterator[Finding]:
+def _room(source: SourceConfig, facts: SourceFacts) -> Iterator[Finding]:
     server = facts.server
     slots = f"{server.used_slots} of {server.max_slots} replication slots are in use"
     if server.free_slots > 0:
@@ -97,6 +98,8 @@ def _room(facts: SourceFacts) -> Iterator[Finding]:
         level: Level = "warning" if facts.slot else "error"
         why = "Set-up needs a slot, and so do seeding and verifying, for a moment."
         yield Finding("free_slots", level, "server", slots, why, slot_limit_fix())
+    if source.mode == "poll":
+        return  # it needs no walsender
     senders = f"{server.used_wal_senders} of {server.max_wal_senders} walsenders are in use"
     if server.free_wal_senders > 0:
         yield Finding("free_wal_senders", "ok", "server", senders)
@@ -200,7 +203,14 @@ class PluginProbe:
     reason: str = ""
 
 
-def check_wal2json(server: ServerFacts, probe: PluginProbe) -> Iterator[Finding]:
+def check_wal2json(
+    source: SourceConfig, server: ServerFacts, probe: PluginProbe
+) -> Iterator[Finding]:
+    if source.plugin == "wal2json":
+        if probe.present is False:
+            error = OutputPluginMissing(source.plugin)
+            yield from_error("wal2json", "server", error, "No slot can be made without it.")
+        return
     why = "Only polling with wal2json needs it; streaming uses pgoutput, which is built in."
     if not allows(server, "wal2json"):
         yield Finding(

@@ -25,14 +25,16 @@ def check_slot_facts(source: SourceConfig, facts: SourceFacts) -> Iterator[Findi
         except PenstockError as error:
             yield from_error("slot_failover", subject, error)
     try:
-        slot = check_kind(facts.slot, source.slot, facts.server.database)
+        slot = check_kind(facts.slot, source.slot, facts.server.database, source.plugin)
         check_health(slot)
-        if source.publication not in facts.publications:
+        if source.publishes and source.publication not in facts.publications:
             raise SlotBeforePublication(source.slot, source.publication)
     except PenstockError as error:
         yield from_error("slot", subject, error, "Capture cannot read from it.")
         return
-    yield Finding("slot", "ok", subject, "it decodes with pgoutput, two-phase decoding is off")
+    yield Finding(
+        "slot", "ok", subject, f"it decodes with {source.plugin}, two-phase decoding is off"
+    )
     yield _use(slot, subject)
     yield _wal(slot, facts.server, subject)
     if source.failover and not slot.failover and facts.server.major >= 17:

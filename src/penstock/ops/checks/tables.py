@@ -13,7 +13,7 @@ from penstock.ops.facts import SourceFacts
 from penstock.ops.findings import Finding, from_error
 from penstock.ops.old_values import consequence, drop_sql, old_value_errors, table_needs
 from penstock.ops.outcome import after_setup
-from penstock.ops.plan import existing_table
+from penstock.ops.plan import check_no_root, existing_table
 from penstock.pipelines.old_values import known_old_values
 from penstock.postgres.identity import (
     Wanted,
@@ -40,6 +40,8 @@ def check_tables(config: Config, facts: SourceFacts) -> Iterator[Finding]:
     for configured in source.tables:
         try:
             table = existing_table(configured.name, facts)
+            if not source.publishes:
+                check_no_root(table)
         except PenstockError as error:
             yield from_error("table", str(configured.name), error, "It cannot be published.")
             continue
