@@ -33,6 +33,7 @@ class SqlKind(StrEnum):
     SHOW_PREPARED = "list the prepared transactions"
     SHOW_WALSENDERS = "list the replication connections"
     # Tables and their publication.
+    RENAME = "give another name to what has one that is not UTF-8"
     SET_LOGGED = "have the changes of a table in the WAL"
     PUBLISH_TABLE = "add a table to the publication"
     PUBLISH_WHOLE_TABLE = "publish a table without a column list and a row filter"

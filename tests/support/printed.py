@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_STATEMENT = r"\b(?:ALTER|CREATE|GRANT|DROP|SELECT|DELETE) .*"
+_STATEMENT = r"\b(?:DO|ALTER|CREATE|GRANT|DROP|SELECT|DELETE) .*"
 
 
 def statements_of(text: str) -> list[str]:

@@ -22,14 +22,21 @@ from penstock.changelog.maintenance import Pruned, prune
 from penstock.changelog.settings import RetentionSettings
 from penstock.changelog.writer import LogWriter
 from penstock.errors import LogAtBudget
+from penstock.lasting_state import LastingState
 from penstock.lsn import Lsn
 from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.session import ReplicationSession
 from penstock.postgres.source_connection import SourceConnection
+from penstock.words import duration
 
 # How often retention looks. With a budget often: the log may grow past it between two looks.
 _PRUNE_INTERVAL_S = 30.0
 _BUDGET_INTERVAL_S = 1.0
+
+_SILENT = (
+    "The server was asked and did not answer: look whether its walsender is stopped (slot's "
+    "active_pid) and whether the network drops packets; Penstock waits, and connects again later"
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -48,11 +55,14 @@ class Pump:
     on_pruned: Callable[[Pruned, float], None] = lambda _pruned, _now: None
     # Called with each description of a table, before the log gets it.
     described: Callable[[bytes], bytes] = lambda payload: payload
+    # A server that is polled sends nothing while it decodes, for as long as that takes.
+    watches_silence: bool = True
     _fragmenter: Fragmenter = field(init=False)
     _tracker: AckTracker = field(init=False)
     _flushing: FlushPolicy = field(default_factory=FlushPolicy)
     # Commits that the log has taken and not yet flushed.
     _committed: list[int] = field(default_factory=list)
+    _silence: LastingState = field(default_factory=LastingState)
     _prune_at: float = 0.0
     _over_budget: bool = False
 
@@ -101,6 +111,8 @@ class Pump:
         run = self.connection.read(max(0.0, min(wake_at, flush_at) - now))
         now = time.monotonic()
         self.session.receive(run, now)
+        if self.watches_silence:
+            self._watch_silence(now)
         self._store(run, now)
         if self._flushing.due(
             now,
@@ -113,6 +125,16 @@ class Pump:
             self._flush()
             now = time.monotonic()
         return now
+
+    def _watch_silence(self, now: float) -> None:
+        """Log a server that does not answer long before the connection counts as dead."""
+        silent_s = self.session.silent_s(now)
+        if not silent_s:
+            if self._silence.due_at() is not None:
+                _log.info("server answers again")
+                self._silence.end()
+        elif self._silence.begin(now) or self._silence.is_due(now):
+            _log.warning("server silent", silent_for=duration(silent_s), remedy=_SILENT)
 
     @property
     def _unnoted(self) -> bool:

@@ -21,6 +21,7 @@ from penstock.ops.capture_role import capture_role_name
 from penstock.ops.checks.aggregates import check_aggregates, check_expressions
 from penstock.ops.checks.files import check_file
 from penstock.ops.checks.log import check_left_consumers
+from penstock.ops.checks.names import check_names
 from penstock.ops.checks.publication import check_publication
 from penstock.ops.checks.server import PluginProbe, check_role, check_server, check_wal2json
 from penstock.ops.checks.slot import check_slot_facts
@@ -34,6 +35,7 @@ from penstock.ops.tools import ToolFacts, check_tools, read_tools
 from penstock.pipelines.held_log import LeftConsumer
 from penstock.postgres.connect import connect
 from penstock.postgres.pooler import require_own_session
+from penstock.postgres.undecodable_names import UndecodableName, read_undecodable_names
 
 # A slot whose plugin is there waits for open transactions; we do not.
 _PROBE_TIMEOUT_MS = 1_000
@@ -62,6 +64,8 @@ class Gathered:
     expressions: Expressions | PenstockError = field(default_factory=dict)
     # Consumers of the log that belong to no declared aggregate.
     left: Sequence[LeftConsumer] = ()
+    # Schemas, tables and columns of the source whose names are not UTF-8.
+    undecodable: Sequence[UndecodableName] = ()
 
 
 def diagnose(
@@ -84,6 +88,7 @@ def examine(config: Config, gathered: Gathered) -> list[Finding]:
 def _examine(config: Config, gathered: Gathered) -> Iterator[Finding]:
     yield from check_tools(gathered.tools, needed=bool(config.aggregate))
     yield from check_left_consumers(config.log, gathered.left)
+    yield from check_names(gathered.undecodable)
     facts, source = gathered.source, config.source
     if isinstance(facts, PenstockError):
         why = "Nothing else about the server can be checked."
@@ -136,10 +141,12 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
     replication_error: PenstockError | None = None
     setup_error: PenstockError | None = None
     facts: SourceFacts | PenstockError
+    undecodable: Sequence[UndecodableName] = ()
     try:
         with connect(source.conninfo) as connection:
             if source.mode == "poll":
                 require_own_session(connection, source.conninfo)
+            undecodable = read_undecodable_names(connection)
             facts = read_facts(connection, source)
             wal2json = _probe(connection, facts, "wal2json")
         if source.mode == "stream":
@@ -168,6 +175,7 @@ def gather(config: Config, look_at_expressions: LookAtExpressions = lambda *_: {
         our_log_id(config),
         expressions,
         held_for_nobody(config),
+        undecodable,
     )
 
 

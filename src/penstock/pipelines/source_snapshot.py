@@ -21,7 +21,7 @@ from penstock.changelog.refusal import check_not_refused, kept_refusals
 from penstock.changelog.transaction_ids import read_highest
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
-from penstock.errors import TimelineUnknown
+from penstock.errors import LogNotWritten, TimelineUnknown
 from penstock.lsn import Lsn
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.postgres.cancelling import cancelled_by
@@ -73,7 +73,7 @@ def source_snapshot(
         cancelled_by(stop, taken.connection),
     ):
         check_server(log.identity, taken.server, config.source.slot)
-        with kept_refusals(log.storage):
+        with _written(log), kept_refusals(log.storage):
             if taken.server.timeline != log.identity.timeline:
                 _check_timeline(config, taken.server, end, log)
             check_not_rewound(end, taken.lsn, log.where)
@@ -93,3 +93,11 @@ def _check_timeline(config: Config, server: SystemIdentity, end: Lsn, log: LogRe
     with ReplicationConnection(config.source.conninfo) as connection:
         history = connection.timeline_history(server.timeline)
     check_timeline(log.identity.timeline, server.timeline, history, end, log.where)
+
+
+@contextmanager
+def _written(log: LogReader) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogNotWritten(log.where, error.strerror or str(error)) from error

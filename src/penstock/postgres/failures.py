@@ -25,7 +25,8 @@ _ROW_SECURITY_FIX = (
 )
 
 _UTF8_FIX = (
-    "Correct such texts. In a database with encoding SQL_ASCII, those of LATIN1 become UTF-8 by: "
+    "Correct such texts. Tables and columns with such names are found by `penstock doctor`, which "
+    "has the SQL. In a database with encoding SQL_ASCII, texts of LATIN1 become UTF-8 by: "
     "convert_from(convert(convert_to(column, 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'SQL_ASCII')"
 )
 

@@ -5,7 +5,8 @@ Stage: postgres, pure. In `pgoutput`'s drawings they are called
     u8 i16 i32 i64 u32 u64   big-endian integers
     lsn                      u64, a position in the WAL
     time                     i64, microseconds since 2000-01-01 UTC
-    name                     UTF-8, ended by a zero byte
+    name                     UTF-8, ended by a zero byte; in a database without an encoding
+                             any bytes, of which those that are not UTF-8 are given as \\xNN
     length | data            i32, then as many bytes
 
 Every method takes the words that name the field in an error, and steps over the field. What is not
@@ -116,10 +117,8 @@ class Fields:
         if stop < 0:
             raise self.bad(f"message ends before the end of {what}", start)
         self.byte_pos = stop + 1
-        try:
-            return self._payload[start:stop].decode()
-        except UnicodeDecodeError as error:
-            raise self.bad(f"{what} is not UTF-8", start + error.start) from error
+        # Any role may make such a table, and with FOR ALL TABLES its changes come to us.
+        return self._payload[start:stop].decode(errors="backslashreplace")
 
     def namespace(self) -> str:
         """The server writes "" for pg_catalog, to save space."""

@@ -67,6 +67,11 @@ class SessionSettings:
         return min(10.0, self.wal_sender_timeout_s / 3)
 
     @property
+    def healthy_silence_s(self) -> float:
+        """A server that is asked answers within this time, even if it decodes one large commit."""
+        return self.keepalive_interval_s + self.wal_sender_timeout_s / 2
+
+    @property
     def storm_window_s(self) -> float:
         """Requests closer together than this cannot come from the server's timeout."""
         return min(1.0, self.wal_sender_timeout_s / 4)
@@ -144,6 +149,11 @@ class ReplicationSession:
 
     def heartbeat_received(self, now: float) -> None:
         self._last_heartbeat = now
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long the server has sent nothing, if that is too long; else 0."""
+        silent_s = now - self._last_activity
+        return silent_s if silent_s > self._settings.healthy_silence_s else 0.0
 
     def decide(self, now: float) -> Decision:
         """What to do at `now`; an update that is returned counts as sent."""

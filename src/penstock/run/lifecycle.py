@@ -19,8 +19,18 @@ State = Literal["waiting", "starting", "running", "troubled", "pausing", "failed
 # One that ran for so long was well: when it ends, that is a new trouble.
 _WELL_S = 60.0
 # What parts say of themselves, in their logs.
-_WELL = ("following", "target written again", "aggregate goes on after a reset")
-_TROUBLED = ("reconnecting", "target not written, trying again", "aggregate stopped")
+_WELL = (
+    "following",
+    "server answers again",
+    "target written again",
+    "aggregate goes on after a reset",
+)
+_TROUBLED = (
+    "reconnecting",
+    "server silent",
+    "target not written, trying again",
+    "aggregate stopped",
+)
 
 
 class PartFailed(PenstockError):

@@ -507,6 +507,21 @@ def test_sessions_that_stand_in_the_way(database: Database, printed: Printed) ->
     printed.run(database, SqlKind.SHOW_PREPARED, str(Blocker(0)))
 
 
+@runs(SqlKind.RENAME)
+def test_names_that_are_not_utf8(database: Database, printed: Printed) -> None:
+    with Database(database.server, "t_printed_names", "SQL_ASCII") as unencoded:
+        dsn = unencoded.dsn()
+        with psycopg.connect(dsn, client_encoding="sql_ascii", autocommit=True) as connection:
+            connection.execute(b'CREATE SCHEMA "\xe9"')
+            connection.execute(b'CREATE TABLE "\xe9"."\xe9" ("\xe9" int)')
+        config = config_for(unencoded)
+        findings = found(config, "name_encoding")
+        assert len(findings) == 3
+        for finding in findings:
+            printed.run(unencoded, SqlKind.RENAME, finding.fix)
+        assert not found(config, "name_encoding")
+
+
 def test_what_a_dry_run_prints_is_a_complete_set_up(
     database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:

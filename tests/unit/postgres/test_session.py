@@ -566,3 +566,15 @@ def test_any_history_keeps_the_invariants() -> None:
             max_examples=repeats(60, soak=150), stateful_step_count=40, deadline=None
         ),
     )
+
+
+def test_a_server_that_does_not_answer_is_silent_long_before_it_is_stale() -> None:  # M1.4
+    settings = SessionSettings()
+    session = ReplicationSession(Lsn(0x100), settings, now=0.0)
+    longest = settings.keepalive_interval_s + settings.wal_sender_timeout_s / 2
+    assert longest < settings.stale_timeout_s / 10
+    assert session.silent_s(longest) == 0, "it may be busy with one large commit"
+    assert session.silent_s(longest + 1) == longest + 1
+    assert session.decide(longest + 1).give_up is None
+    session.receive([keepalive(0x200)], longest + 2)
+    assert session.silent_s(longest + 3) == 0
