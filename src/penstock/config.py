@@ -168,7 +168,7 @@ class LogConfig(Section):
     # Relative to the folder of the configuration file.
     path: Annotated[Path, BeforeValidator(not_empty)] = Path("penstock-log")
     # LZ4 makes the log about a third of its size, Zstandard a seventh, for some more work.
-    compression: Literal["none", "lz4", "zstd"] = "none"
+    compression: Literal["none", "lz4", "zstd"] = "lz4"
     # A new segment file begins at this size or age; whole segments are removed.
     segment_mib: Annotated[Number, Field(gt=0, le=4096)] = 64.0
     segment_age_min: Annotated[Number, Field(gt=0)] = 60.0

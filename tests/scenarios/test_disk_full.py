@@ -34,7 +34,9 @@ def test_capture_waits_for_space_and_goes_on_by_itself(database: Database, tmp_p
     prepare(database)
     with small_disk(tmp_path / "disk", mib=3) as disk:
         log = disk.path / "log"
-        config = capture_config(database.dsn(), log, log={"segment_mib": 0.5})
+        # Compressed, all of it would fit.
+        settings = {"segment_mib": 0.5, "compression": "none"}
+        config = capture_config(database.dsn(), log, log=settings)
         mirror = Mirror(log)
         with capturing(config) as running:
             running.connected()

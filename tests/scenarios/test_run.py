@@ -171,7 +171,9 @@ def test_a_full_disk_is_waited_for(database18: Database, tmp_path: Path, scratch
     # M7.3, M1.8
     prepare(database18)
     with small_disk(tmp_path / "disk", mib=3) as disk:
-        config = capture_config(database18.dsn(), disk.path / "log", log={"segment_mib": 0.5})
+        # Compressed, all of it would fit.
+        settings = {"segment_mib": 0.5, "compression": "none"}
+        config = capture_config(database18.dsn(), disk.path / "log", log=settings)
         run = RunProcess(config, tmp_path, scratch)
         with started(run):
             eventually(lambda: "following" in run.all_said(), "it follows")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from penstock.capture.storing import store
+from penstock.changelog import building
+from penstock.changelog.compression import compress
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.reader import LogReader
@@ -28,6 +33,16 @@ IDENTITY = LogIdentity.new(
 )
 # So small that a few transactions fill many frames and segments.
 SMALL = LogSettings(segment_bytes=3_000, frame_bytes=400)
+
+
+@contextmanager
+def all_compressed() -> Iterator[None]:
+    """Compress every frame, however small: those of tests would be stored as they are."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            building, "compress_if_smaller", lambda data, kind: (compress(data, kind), kind)
+        )
+        yield
 
 
 def apply(log: ChangeLog, fragmenter: Fragmenter, run: Sequence[memoryview]) -> None:

@@ -184,6 +184,7 @@ def _toml(config: Config) -> str:
         "[log]",
         f"path = {json.dumps(str(log.path))}",
         f"segment_mib = {log.segment_mib}",
+        f'compression = "{log.compression}"',
         f"min_age_h = {log.min_age_h}",
     ]
     for aggregate in config.aggregate:

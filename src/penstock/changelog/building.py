@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.changelog.aborted import is_aborted
-from penstock.changelog.compression import compress
+from penstock.changelog.compression import compress_if_smaller
 from penstock.changelog.format import (
     PACK_COMMIT,
     PACK_FRAGMENT,
@@ -233,7 +233,7 @@ class FrameBuilder:
         meta = self._meta(places)
         self._note_subxids()
         raw = self._packed_bytes()
-        data = compress(raw, compression)
+        data, compression = compress_if_smaller(raw, compression)
         header = FrameHeader(
             kind=FrameKind.CHANGES,
             compression=compression,

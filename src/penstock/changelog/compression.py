@@ -7,6 +7,18 @@ from typing import Any
 
 from penstock.changelog.format import Compression
 
+# Less than this is a row or two, which get hardly smaller and would cost each reader a call.
+_WORTHWHILE_BYTES = 512
+
+
+def compress_if_smaller(data: bytes, kind: Compression) -> tuple[bytes, Compression]:
+    """Return the data as it is to be stored, and how it is compressed."""
+    if kind is not Compression.NONE and len(data) >= _WORTHWHILE_BYTES:
+        compressed = compress(data, kind)
+        if len(compressed) < len(data):
+            return compressed, kind
+    return data, Compression.NONE
+
 
 def compress(data: bytes, kind: Compression) -> bytes:
     if kind is Compression.NONE:

@@ -26,7 +26,7 @@ _HEAD = """\
 # `penstock docs configuration` has all of them.
 """
 _LOG = """\
-# Makes it about a third of its size ("lz4") or a seventh ("zstd"), for some more work.
+# "lz4" makes it about a third of its size, "zstd" a seventh for some more work; or "none".
 # compression = "lz4"
 # Of what all readers have applied, it keeps a day, and no more than this.
 # max_history_gib = 10

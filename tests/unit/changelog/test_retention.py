@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.changelog import consumers
 from penstock.changelog.checking import check_log
+from penstock.changelog.format import Compression
 from penstock.changelog.maintenance import prune
 from penstock.changelog.reader import LogReader
 from penstock.changelog.retention import SegmentFacts, removable
@@ -34,7 +35,7 @@ from support import wire
 from support.logs import IDENTITY, apply, read, write
 from support.stories import tell
 
-TINY = LogSettings(segment_bytes=600, frame_bytes=300)
+TINY = LogSettings(segment_bytes=600, frame_bytes=300, compression=Compression.NONE)
 AT_ONCE = RetentionSettings(min_age_s=0)
 LOG_ID = str(IDENTITY.log_id)
 

@@ -20,7 +20,7 @@ from penstock.postgres.messages import Insert, Relation, Truncate
 from penstock.postgres.session import ReplicationSession, SessionSettings
 from penstock.testing import MemoryStorage
 from support import wire
-from support.logs import IDENTITY, apply, write
+from support.logs import IDENTITY, all_compressed, apply, write
 from support.random_logs import one_frame_each
 from support.repeats import repeats
 from support.stories import tell
@@ -86,18 +86,19 @@ def test_many_small_frames_read_at_once_give_what_each_of_them_holds(
     kinds = [compression, chance.choice(list(Compression))]
     every = [run[at : at + 1] for run in story.runs(chance) for at in range(len(run))]
     half = chance.randrange(len(every))
-    writer = LogWriter(storage, IDENTITY, LogSettings(2**20, 3600, frame_bytes, kinds[0]))
-    fragmenter = Fragmenter(writer.complete_lsn)
-    received = ReplicationSession(writer.complete_lsn, SessionSettings(), now=0)
-    for number, run in enumerate(every):
-        if number == half:
-            writer._settings = replace(writer._settings, compression=kinds[1])
-        received.receive(run, 0)
-        apply(writer, fragmenter, run)
-        if chance.random() < 0.8:
-            writer.flush(received.received_lsn)
-    writer.flush(received.received_lsn)
-    writer.close()
+    with all_compressed():
+        writer = LogWriter(storage, IDENTITY, LogSettings(2**20, 3600, frame_bytes, kinds[0]))
+        fragmenter = Fragmenter(writer.complete_lsn)
+        received = ReplicationSession(writer.complete_lsn, SessionSettings(), now=0)
+        for number, run in enumerate(every):
+            if number == half:
+                writer._settings = replace(writer._settings, compression=kinds[1])
+            received.receive(run, 0)
+            apply(writer, fragmenter, run)
+            if chance.random() < 0.8:
+                writer.flush(received.received_lsn)
+        writer.flush(received.received_lsn)
+        writer.close()
     reader = LogReader(storage)
     lsns = [int(commit.lsn) for commit in reader.commits(reader.start(), reader.end())]
     low, high = sorted(chance.choices([int(reader.start().lsn), *lsns], k=2))

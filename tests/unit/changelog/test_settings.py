@@ -18,6 +18,12 @@ def test_the_configurations_defaults_are_the_settings_defaults() -> None:
     assert log_settings(LogConfig()).segment_age_s == LogSettings().segment_age_s
 
 
+def test_a_log_is_compressed_unless_that_is_switched_off() -> None:
+    assert log_settings(LogConfig()).compression is Compression.LZ4
+    assert LogSettings().compression is Compression.LZ4
+    assert log_settings(LogConfig(compression="none")).compression is Compression.NONE
+
+
 def test_units_are_converted() -> None:
     config = LogConfig(
         segment_mib=2,

@@ -25,7 +25,7 @@ from penstock.postgres.fragments import Fragmenter
 from penstock.postgres.messages import Insert
 from penstock.testing import MemoryStorage, RecordingLog
 from support import wire
-from support.logs import IDENTITY, SMALL, append_transaction, apply, read, write
+from support.logs import IDENTITY, SMALL, all_compressed, append_transaction, apply, read, write
 from support.repeats import repeats
 from support.stories import tell
 
@@ -42,8 +42,25 @@ def test_what_committed_is_read_back_whole_once_and_in_order(
     chance = random.Random(seed)
     story = tell(chance)
     storage = MemoryStorage()
-    write(storage, story.runs(chance), chance, LogSettings(3_000, 3600, 400, compression))
+    with all_compressed():
+        write(storage, story.runs(chance), chance, LogSettings(3_000, 3600, 400, compression))
     assert read(storage) == story.truth()
+
+
+def test_a_frame_is_compressed_where_that_makes_it_smaller() -> None:
+    chance = random.Random(3)
+    noise = bytes(chance.choices(range(33, 127), k=2_000))
+    cases = [(b"x" * 100, False), (b"x" * 2_000, True), (noise[:600], False)]
+    storage = MemoryStorage()
+    with LogWriter(storage, IDENTITY) as writer:
+        for number, (value, _) in enumerate(cases):
+            lsn = 0x2000 + 16 * number
+            append_transaction(writer, lsn, wire.ITEMS, Insert(wire.ITEMS.oid, (value,)))
+    log = LogReader(storage)
+    frames = [frame for frame in log.frames(log.start(), log.end()) if frame.header.commits]
+    kinds = [frame.header.compression for frame in frames]
+    assert kinds == [Compression.LZ4 if smaller else Compression.NONE for _, smaller in cases]
+    assert len(read(storage)) == len(cases)
 
 
 @settings(max_examples=repeats(40, soak=100), deadline=None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.changelog.format import Compression
 from penstock.changelog.reader import LogReader
 from penstock.changelog.settings import LogSettings
 from penstock.errors import LogCorrupt
@@ -15,7 +16,7 @@ from penstock.ops.dump import transactions
 from penstock.ops.log_view import transaction_json, transaction_lines
 from support.notes import NotesLog
 
-FRAMES = LogSettings(frame_bytes=50_000)
+FRAMES = LogSettings(frame_bytes=50_000, compression=Compression.NONE)
 
 
 def a_log(path: Path, *sizes: int, body: bytes = b"text") -> LogReader:
