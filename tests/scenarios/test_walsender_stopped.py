@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+from penstock.config import PollConfig
 from support.capturing import RunningCapture, capture_config, capturing
 from support.database import Database
 from support.oracle import Mirror
@@ -46,3 +47,14 @@ def test_a_silent_server_is_logged_within_seconds_and_waited_for(
     assert silent["log_level"] == "warning"
     assert silent["silent_for"].endswith(" s")
     assert "walsender" in silent["remedy"]
+
+
+def test_a_server_that_is_polled_rarely_is_not_silent(database: Database, tmp_path: Path) -> None:
+    prepare(database)
+    mirror = Mirror(tmp_path)
+    config = capture_config(database.dsn(), tmp_path, wal_sender_timeout_s=1.0, mode="poll")
+    config = config.model_copy(update={"poll": PollConfig(interval_s=2.0)})
+    with capturing(config) as running:
+        mirror.must_equal(database)
+        mirror.must_equal(database)
+    assert "server silent" not in events(running)

@@ -209,6 +209,7 @@ class Capture:
                 on_durable=lambda: self._following(start_lsn, news=self._telling.durable()),
                 on_pruned=self._warn_of_full_disk,
                 described=keys.marked,
+                watches_silence=not self._is_polling,
             )
             pump.keep_small(now)
             connection.start(
