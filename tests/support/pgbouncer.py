@@ -26,7 +26,9 @@ def pgbouncer(database: Database, mode: str, **settings: str) -> Iterator[str]:
     """A DSN that leads through a pool of that mode."""
     program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
     given = conninfo.conninfo_to_dict(database.dsn())
-    server = " ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+    places = ("host", "port", "dbname", "user")
+    server = " ".join(f"{name}={given[name]}" for name in places)
+    server += f" password={database.server.password}"
     port = free_port()
     # Not in the test's own folder, which another user could not enter.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
