@@ -435,8 +435,9 @@ def test_aliases_of_different_types_are_read_each_by_its_own() -> None:  # M4.6
     )
     assert totals.rows == {(): (2, 5 + 2**40)}
     wanted = summed(aliased, keys={"amount": INTEGER})
-    with pytest.raises(SchemaMismatch, match=r"column new of public\.t is bigint and not integer"):
-        found([Insert(1, (b"1", b"5", None))], [both], wanted)
+    (totals,) = found([Insert(1, (b"1", b"5", None))], [both], wanted)
+    retyped = Stop(StopCode.COLUMN_RETYPED, "public.t", "new", "0/3E8", "integer", "bigint")
+    assert stop_of(totals) == retyped
 
 
 # --- values without a place -----------------------------------------------------------------------
