@@ -19,7 +19,7 @@ from penstock.errors import AggregateStopped, SchemaMismatch
 from penstock.ops.doctor import diagnose
 from penstock.ops.setup import setup
 from penstock.pipelines import job as job_module
-from penstock.pipelines.job import require_ready
+from penstock.pipelines.job import Job, require_ready
 from penstock.pipelines.seeding import seed
 from penstock.pipelines.verifying import verify
 from support.database import Database
@@ -220,3 +220,161 @@ def test_a_job_whose_aggregates_have_all_stopped_waits_for_a_reset(
         for each in both.aggregate:
             seed(both, each, lambda: spark)
         right(database18, again, "letters", "calls")
+
+
+SWAPPED = (
+    "BEGIN; CREATE TABLE filled (LIKE letters INCLUDING ALL);"
+    " INSERT INTO filled (status, size) VALUES ('other', 9);"
+    " ALTER TABLE filled REPLICA IDENTITY FULL; ALTER PUBLICATION penstock ADD TABLE filled;"
+    " ALTER TABLE letters RENAME TO letters_old; ALTER TABLE filled RENAME TO letters; COMMIT"
+)
+MADE_AGAIN = (
+    "BEGIN; DROP TABLE letters;"
+    " CREATE TABLE letters (id bigserial PRIMARY KEY, status text, size int);"
+    " ALTER TABLE letters REPLICA IDENTITY FULL; ALTER PUBLICATION penstock ADD TABLE letters;"
+    " COMMIT"
+)
+
+
+@pytest.mark.parametrize("replaced", [SWAPPED, MADE_AGAIN], ids=["swapped", "made again"])
+@pytest.mark.parametrize("by", ["the stream", "the catalog"])
+def test_a_table_that_was_replaced_is_another_one(
+    both: Config,
+    running: RunningJob,
+    database18: Database,
+    spark: SparkSession,
+    replaced: str,
+    by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # M4.6, M5.8
+    before = shown(database18, "letters")
+    if by == "the stream":
+        monkeypatch.setattr(Job, "_look_at_sources", lambda _: None)
+    database18.run(replaced)
+    if by == "the stream":
+        database18.run("INSERT INTO letters (status, size) VALUES ('other', 1)")
+    stopped(database18, "letters", "table_replaced")
+    monkeypatch.undo()
+    right(database18, running, "calls")
+    assert shown(database18, "letters") == before
+    seed(both, both.aggregate[0], lambda: spark)
+    right(database18, running, "letters", "calls")
+
+
+def test_changes_of_a_table_that_was_renamed_for_a_while_are_not_lost_in_silence(
+    running: RunningJob, database18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M4.6
+    monkeypatch.setattr(Job, "_look_at_sources", lambda _: None)
+    database18.run(
+        "ALTER TABLE letters RENAME TO elsewhere",
+        "INSERT INTO elsewhere (status, size) VALUES ('new', 1)",
+        "ALTER TABLE elsewhere RENAME TO letters",
+    )
+    stopped(database18, "letters", "table_renamed")
+    right(database18, running, "calls")
+
+
+def test_ddl_that_gives_rows_other_values_stops_and_other_ddl_does_not(
+    both: Config, running: RunningJob, database18: Database, spark: SparkSession
+) -> None:  # M4.6, M5.8
+    noted = "SELECT marks::text FROM penstock.sources WHERE aggregate = 'letters'"
+    for harmless in (
+        "VACUUM FULL letters",
+        "ALTER TABLE letters ALTER status SET DEFAULT 'x'",
+        "ALTER TABLE letters ADD more int",
+        "CLUSTER letters USING letters_pkey",
+        "ALTER TABLE letters DROP more",
+    ):
+        database18.run(harmless)
+        right(database18, running, "letters")
+    eventually(
+        lambda: (
+            str(database18.value("SELECT pg_relation_filenode('letters')"))
+            in str(database18.value(noted))
+        ),
+        "the new file is noted",
+    )
+    assert stops(database18) == {}
+    database18.run("ALTER TABLE letters ALTER status TYPE text USING upper(status)")
+    stopped(database18, "letters", "column_rewritten")
+    right(database18, running, "calls")
+    seed(both, both.aggregate[0], lambda: spark)
+    right(database18, running, "letters", "calls")
+
+
+def test_a_column_of_another_type_that_loses_nothing_is_followed_and_a_wider_one_stops(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6, M5.8
+    database18.run(
+        *TABLES,
+        "ALTER TABLE letters ADD price numeric(6, 2), ADD code varchar(3)",
+        "UPDATE letters SET price = 1.5, code = 'a'",
+    )
+    priced = counting(
+        "letters",
+        dimensions=["status", "code", "size"],
+        measures={"count": "count", "price": "sum(price)"},
+    )
+    config = config_of(database18, tmp_path / "log", priced, counting("calls"))
+    setup(config)
+    database18.run("ALTER TABLE letters_by_status ALTER size TYPE integer")
+
+    def follows(running: RunningJob) -> None:
+        # A change that only the new types hold.
+        database18.run("INSERT INTO letters VALUES (DEFAULT, 'new', 1, 12345678.25, 'long')")
+
+        def equal() -> bool:
+            running.must_run()
+            ours = "SELECT status, code, size, count, price FROM letters_by_status WHERE count > 0"
+            true = (
+                "SELECT status, code, size, count(*), sum(price) FROM letters"
+                " GROUP BY status, code, size"
+            )
+            return sorted(database18.rows(ours)) == sorted(database18.rows(true))
+
+        eventually(equal, "all is counted", within_s=120)
+
+    with captured(config), job(config, spark) as running:
+        right(database18, running, "calls")
+        database18.run(
+            "ALTER TABLE letters ALTER price TYPE numeric(12, 2), ALTER code TYPE text",
+            "ALTER TABLE letters_by_status ALTER code TYPE text",
+        )
+        follows(running)
+        assert stops(database18) == {}
+        # No catalog tells this from USING size * 10.
+        database18.run("ALTER TABLE letters ALTER size TYPE bigint")
+        database18.run("INSERT INTO letters (status, size) VALUES ('new', 3000000000)")
+        stopped(database18, "letters", "column_retyped")
+        right(database18, running, "calls")
+        database18.run("ALTER TABLE letters_by_status ALTER size TYPE bigint")
+        seed(config, config.aggregate[0], lambda: spark)
+        follows(running)
+
+
+def test_a_renamed_label_stops_and_one_that_is_added_does_not(
+    database18: Database, tmp_path: Path, spark: SparkSession
+) -> None:  # M4.6, M5.8
+    database18.run(
+        *TABLES,
+        "CREATE TYPE kind AS ENUM ('email', 'sms')",
+        "ALTER TABLE letters ALTER status TYPE kind USING 'sms'",
+        "CREATE TABLE letters_by_status (status text UNIQUE NULLS NOT DISTINCT,"
+        " count bigint NOT NULL DEFAULT 0, size numeric NOT NULL DEFAULT 0)",
+    )
+    config = config_of(database18, tmp_path / "log", counting("letters"))
+    setup(config)
+    with captured(config), job(config, spark) as running:
+        eventually(lambda: shown(database18, "letters") == [("sms", 3, 6)], "it is seeded")
+        database18.run("ALTER TYPE kind ADD VALUE 'sent' BEFORE 'sms'")
+        eventually(
+            lambda: "sent" in str(database18.value("SELECT marks FROM penstock.sources")),
+            "the label is noted",
+        )
+        assert stops(database18) == {}
+        database18.run("ALTER TYPE kind RENAME VALUE 'sms' TO 'text'")
+        stopped(database18, "letters", "label_renamed")
+        seed(config, config.aggregate[0], lambda: spark)
+        eventually(lambda: shown(database18, "letters") == [("text", 3, 6)], "it is seeded")
+        eventually(lambda: stops(database18) == {}, "it goes on")
+        running.must_run()

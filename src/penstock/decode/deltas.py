@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -75,6 +75,8 @@ class SummedSource:
     aliases: Mapping[str, tuple[str, ...]]
     # The table has the columns since some time before this commit.
     after_lsn: int
+    # The table that is counted; 0: whichever has the name.
+    oid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,13 @@ class Deltas:
                 return
             for which, definition in enumerate(definitions):
                 index = np.flatnonzero(is_new & (run.definition == which))
-                if definition.table != source.table or not len(index):
+                if not len(index):
+                    continue
+                if (other := _other_table(definition, source)) is not None:
+                    lsn = str(Lsn(int(run.commit_lsn[index[0]])))
+                    yield _notes(ordinal, {_stopped(replace(other, lsn=lsn)): 1})
+                    return
+                if definition.table != source.table:
                     continue
                 place = (ordinal, number, run.definitions[which])
                 plan = self._plans.setdefault(place, _Plan(definition, wanted, source))
@@ -363,6 +371,16 @@ def _zero(each: Input) -> pa.Scalar:
 
 def _with(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, values)
+
+
+def _other_table(definition: Definition, source: SummedSource) -> Stop | None:
+    """A change of another table under the name that counts, or of ours under another one."""
+    is_named, is_ours = definition.table == source.table, definition.relation.oid == source.oid
+    if not source.rules or not source.oid or is_named == is_ours:
+        return None
+    if is_named:
+        return Stop(StopCode.TABLE_REPLACED, str(source.table))
+    return Stop(StopCode.TABLE_RENAMED, str(source.table), now=str(definition.table))
 
 
 def _truncated(run: Run, message: int, table: TableName) -> Stop:

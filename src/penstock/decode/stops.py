@@ -23,6 +23,12 @@ class StopCode(StrEnum):
     # The table, or some of it, is not in the publication, or never reaches the WAL.
     NOT_SENT = "not_sent"
     PARTITION_DIFFERS = "partition_differs"
+    # Another table has its name, or it has another one.
+    TABLE_REPLACED = "table_replaced"
+    TABLE_RENAMED = "table_renamed"
+    COLUMN_REPLACED = "column_replaced"
+    COLUMN_REWRITTEN = "column_rewritten"
+    LABEL_RENAMED = "label_renamed"
     # The change log reached its disk budget.
     RELEASED = "released"
 
@@ -91,6 +97,25 @@ _PROBLEMS = {
         "partitions of {table}, which aggregate {aggregate} counts, had another replica identity "
         "than their root, so that old values were missing"
     ),
+    StopCode.TABLE_REPLACED: (
+        "{table}, which aggregate {aggregate} counts, is another table than the one that it was "
+        "counted from{change}: dropped and created again, or swapped by name"
+    ),
+    StopCode.TABLE_RENAMED: (
+        "{table}, which aggregate {aggregate} counts, was renamed to {now}{change}"
+    ),
+    StopCode.COLUMN_REPLACED: (
+        "column {column} of {table}, which aggregate {aggregate} reads, is another column than the "
+        "one that it was counted by: dropped and added again, or swapped by name"
+    ),
+    StopCode.COLUMN_REWRITTEN: (
+        "{table} was rewritten with column {column}, which aggregate {aggregate} reads, so that "
+        "rows may have other values than those that were counted (ALTER COLUMN … TYPE)"
+    ),
+    StopCode.LABEL_RENAMED: (
+        "a label of the enum of column {column} of {table}, which aggregate {aggregate} reads, was "
+        "renamed"
+    ),
     StopCode.RELEASED: (
         "aggregate {aggregate} was released when the change log reached its disk budget"
     ),
@@ -102,6 +127,8 @@ _REMEDIES = {
     StopCode.COLUMN_GONE: "Give it back its name, or correct aggregate {0}; then: "
     "penstock reset {0}",
     StopCode.NOT_SENT: _CHECK_FIRST,
+    StopCode.TABLE_RENAMED: "Give it back its name, or correct sources of aggregate {0} and tables "
+    "in [source]; then: penstock reset {0}",
     StopCode.PARTITION_DIFFERS: _CHECK_FIRST,
     StopCode.RELEASED: "Run: penstock reset {0}. A larger max_gib in [log] leaves it more time",
 }

@@ -38,6 +38,14 @@ class Bound:
         """For targets that have everything up to there."""
         return replace(self, summed=replace(self.summed, applied_lsn=int(applied_lsn)))
 
+    def of_tables(self, tables: Mapping[TableName, TableFacts]) -> Bound:
+        """For changes of these tables, and of no others that have their names."""
+        sources = (
+            replace(source, oid=tables[source.table].oid) if source.table in tables else source
+            for source in self.summed.sources
+        )
+        return replace(self, summed=replace(self.summed, sources=tuple(sources)))
+
 
 def types_of(tables: Mapping[TableName, TableFacts]) -> Types:
     """As the log will give them."""

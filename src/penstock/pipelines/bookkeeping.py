@@ -19,6 +19,7 @@ from penstock.decode.stops import Stop
 from penstock.errors import TargetClash
 from penstock.lsn import Lsn
 from penstock.names import TableName
+from penstock.pipelines.source_marks import Marks, marks_from_json, marks_to_json
 from penstock.printed_sql import SqlKind, printed
 
 SCHEMA = "penstock"
@@ -78,6 +79,13 @@ CREATE TABLE penstock.stops (
     -- Why: a code, and facts such as the table and the column.
     stop jsonb NOT NULL,
     stopped_at timestamptz NOT NULL DEFAULT now()
+)""",
+    "sources": """
+CREATE TABLE penstock.sources (
+    aggregate text PRIMARY KEY REFERENCES penstock.progress ON DELETE CASCADE,
+    -- What tells the tables and columns that were counted from others of the same names.
+    marks jsonb NOT NULL,
+    noted_at timestamptz NOT NULL DEFAULT now()
 )""",
     # What it held before a crash nobody needs: the sums are computed again.
     "staged": """
@@ -162,6 +170,27 @@ def write_stop(connection: psycopg.Connection[Any], aggregate: str, stop: Stop) 
     connection.execute(
         "INSERT INTO penstock.stops (aggregate, stop) VALUES (%s, %s) ON CONFLICT DO NOTHING",
         [aggregate, stop.to_json()],
+    )
+
+
+def read_source_marks(connection: psycopg.Connection[Any], aggregate: str) -> Marks | None:
+    row = connection.execute(
+        "SELECT marks::text FROM penstock.sources WHERE aggregate = %s", [aggregate]
+    ).fetchone()
+    return None if row is None else marks_from_json(row[0])
+
+
+def write_source_marks(
+    connection: psycopg.Connection[Any], aggregate: str, marks: Marks | None
+) -> None:
+    """None: they are noted when somebody looks."""
+    if marks is None:
+        connection.execute("DELETE FROM penstock.sources WHERE aggregate = %s", [aggregate])
+        return
+    connection.execute(
+        "INSERT INTO penstock.sources (aggregate, marks) VALUES (%s, %s) ON CONFLICT (aggregate)"
+        " DO UPDATE SET marks = excluded.marks, noted_at = now()",
+        [aggregate, marks_to_json(marks)],
     )
 
 

@@ -26,6 +26,7 @@ from penstock.changelog.planning import SHARE_BYTES, Limit, limited
 from penstock.changelog.reader import LogReader, Position
 from penstock.config import Config
 from penstock.decode.deltas import AGGREGATE, NOTE, WantedDeltas
+from penstock.decode.stops import Stop, StopCode
 from penstock.errors import (
     LogError,
     LogRetired,
@@ -34,6 +35,7 @@ from penstock.errors import (
     PipelineFenced,
     ProgressGap,
     QueryStopped,
+    SchemaMismatch,
     SeedingUnderWay,
     SourceError,
 )
@@ -50,12 +52,13 @@ from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
+from penstock.pipelines.source_marks import marks_stop
 from penstock.pipelines.sources import Sources, Unfit, read_sources
 from penstock.pipelines.spark_staging import stage
 from penstock.pipelines.staging import MOST_IN_DRIVER
 from penstock.pipelines.target_tables import unusable
 from penstock.pipelines.watch_report import WatchReport
-from penstock.pipelines.writing import Writer
+from penstock.pipelines.writing import Noted, Writer
 from penstock.postgres.cancelling import Cancelled
 from penstock.scratch import scratch_folder
 from penstock.spark import late
@@ -97,6 +100,14 @@ def _concerns_all(error: PenstockError) -> bool:
 
 class _Stopped(Exception):
     """The job ends while an aggregate is being seeded."""
+
+
+class _Retyped(Exception):
+    """A column has another type in the log. Perhaps nothing is lost: the catalog knows."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop)
+        self.stop = stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +202,19 @@ class Job:
         self._followed: list[_Followed] = []
         # By aggregate, as it was last found to be computable.
         self._bound: dict[str, Bound] = {}
-        # Set when an aggregate may come back.
+        # Set when an aggregate may come back, or the query asks for types that were.
         self._again = threading.Event()
+        # While it is planned what is followed, nobody compares that with the sources.
+        self._planning = threading.RLock()
         # When to look again at an aggregate that is in trouble.
         self._retries: dict[str, tuple[float, Backoff]] = {}
         # Which stop or trouble was logged, and when it is logged again.
         self._logged: dict[str, tuple[str, float]] = {}
         # Of the query: a batch of an earlier one is nothing to apply.
         self._round = 0
+        # Its first batch is there. One that is stopped before has Spark start its processes for
+        # nothing, and log that they failed.
+        self._has_batch = threading.Event()
         # Where it began, the end of the last batch, and from where on Spark plans the next.
         self._start = self._reached = self._planned = Lsn(0)
         # At the end of the last batch or before.
@@ -230,6 +246,7 @@ class Job:
             self._tell_left()
             self._prepare(stack)
             self._plan(read_sources(self._config))
+            self._look_at_sources()
             stack.enter_context(self._beside(self._seed_all, "seeding"))
             stack.enter_context(self._beside(self._retry_all, "retrying"))
             stack.enter_context(self._beside(self._watch_sources, "watching"))
@@ -242,7 +259,7 @@ class Job:
         """With those that can be followed, until one comes back."""
         with ExitStack() as stack:
             query = stack.enter_context(self._following()) if self._followed else None
-            while not (self._stopping.wait(_LOOK_EVERY_S) or self._again.is_set()):
+            while not (self._stopping.wait(_LOOK_EVERY_S) or self._is_over(query)):
                 try:
                     self._check(query)
                     for each in self._followed:
@@ -252,6 +269,10 @@ class Job:
                     # Now, for a seeding that is under way is waited for. What to do is told then.
                     _LOG.error("stopping", reason=error.problem)
                     raise
+
+    def _is_over(self, query: StreamingQuery | None) -> bool:
+        """Whether the query is to begin again with others."""
+        return self._again.is_set() and (query is None or self._has_batch.is_set())
 
     def _tell_left(self) -> None:
         """Who holds the log back and is no longer declared: nobody else would look."""
@@ -299,16 +320,17 @@ class Job:
             _LOG.warning("waiting for a reset", aggregates=[each.name for each in self._writers])
 
     def _plan_again(self) -> None:
-        self._again.clear()
         while not self._stopping.is_set():
             try:
-                sources = read_sources(self._config)
+                with self._planning:
+                    self._again.clear()
+                    self._plan(read_sources(self._config))
+                    self._look_at_sources()
             except SourceError as error:
                 if not may_pass(error):
                     raise
                 self._stopping.wait(_SOURCE_AWAY_S)
             else:
-                self._plan(sources)
                 return
 
     def _ready(self, writer: Writer, sources: Sources) -> Bound | None:
@@ -325,10 +347,14 @@ class Job:
                 writer.claim()
             if self._has_stopped(writer) or writer.trouble is not None:
                 return None
-            bound = bind(writer.config, types_of(sources.tables), self._log.end().lsn)
-            bound = self._computable(bound)
+            bound = self._computable(self._bind(writer, sources))
             writer.claim()
         return bound if writer.follows else None
+
+    def _bind(self, writer: Writer, sources: Sources) -> Bound:
+        bound = bind(writer.config, types_of(sources.tables), self._log.end().lsn)
+        # wal2json sends no oids: the log has others. A replaced table is seen in the catalog then.
+        return bound.of_tables(sources.tables) if self._config.source.publishes else bound
 
     def _computable(self, bound: Bound) -> Bound:
         """Raises what Spark refuses, unless it has looked at the same before."""
@@ -472,12 +498,46 @@ class Job:
                 self._look_at_sources()
 
     def _look_at_sources(self) -> None:
+        """Stop the aggregates whose sources lost changes, or hold others than were counted."""
+        with self._planning:
+            self._compare_sources()
+
+    def _compare_sources(self) -> None:
+        noted: dict[str, Noted | None] = {}
+        for writer in self._writers:
+            if writer.follows and not writer.away:
+                with self._its_own(writer):
+                    noted[writer.name] = writer.noted()
+        # Not before: a seeding that ends in between knows the sources better than we do.
         sources = read_sources(self._config)
         for writer in self._writers:
-            unfit = sources.unfit.get(writer.name)
-            if unfit is not None and writer.follows:
+            if writer.follows:
                 with self._its_own(writer):
-                    self._refuse(writer, unfit)
+                    self._judge(writer, sources, noted.get(writer.name))
+        if any(each.writer.follows and self._is_outdated(each, sources) for each in self._followed):
+            self._again.set()
+
+    def _judge(self, writer: Writer, sources: Sources, before: Noted | None) -> None:
+        unfit, marks = sources.unfit.get(writer.name), sources.marks[writer.name]
+        if unfit is not None:
+            self._refuse(writer, unfit)
+        elif before is not None and before.marks != marks:
+            stop = None if before.marks is None else marks_stop(before.marks, marks)
+            if stop is None:
+                writer.note_marks(before, marks)
+            else:
+                writer.stop_for(stop, before)
+                self._has_stopped(writer)
+
+    def _is_outdated(self, each: _Followed, sources: Sources) -> bool:
+        """Whether the query asks the log for other tables or types than there are now."""
+        try:
+            now = self._bind(each.writer, sources)
+        except SchemaMismatch:
+            return False  # the stream tells what is gone
+        oids = [source.oid for source in now.summed.sources]
+        is_same = oids == [source.oid for source in each.bound.summed.sources]
+        return not is_same or now.given != each.bound.given
 
     def _is_seeded(self, writer: Writer) -> bool:
         """Seed one; false: what is wrong may pass."""
@@ -516,6 +576,7 @@ class Job:
         self._seen = self._log.locate(self._start)
         self._round += 1
         this_round = self._round
+        self._has_batch.clear()
         bound = [each.bound for each in self._followed]
 
         def apply(frame: DataFrame, batch_id: int) -> None:
@@ -619,6 +680,7 @@ class Job:
             rows.unpersist()
 
     def _write(self, result: _Result) -> None:
+        self._has_batch.set()
         self._tell_following()
         batch = covered_by(result.here)
         covered = Covered(self._log_id, batch.after, batch.up_to)
@@ -641,14 +703,29 @@ class Job:
         if writer.follows:
             compute = partial(self._batch, result, number, number)
             read_again = partial(self._read_again, number)
-            with self._its_own(writer):
-                applied = writer.apply(covered, compute, read_again, Lsn(bound.summed.applied_lsn))
+            summed_after = Lsn(bound.summed.applied_lsn)
+            try:
+                with self._its_own(writer):
+                    applied = writer.apply(covered, compute, read_again, summed_after)
+            except _Retyped as found:
+                self._settle(writer, found.stop)
         if self._has_stopped(writer) or not writer.follows:
             return True
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)
             self._has_applied = True
         return applied is not None and applied.decision != "wait" and not writer.is_behind
+
+    def _settle(self, writer: Writer, stop: Stop) -> None:
+        """Decide about a column of another type: if nothing was rewritten, a new query reads it."""
+        try:
+            if not self._again.is_set():
+                self._look_at_sources()
+        except SourceError:
+            self._stopping.wait(_SOURCE_AWAY_S)  # nobody can say
+        else:
+            if writer.follows and not self._again.is_set():
+                writer.stop_for(stop)
 
     def _goes_on_without(self, left: Sequence[int], end: Lsn) -> bool:
         """Whether there is more to do, and not only for aggregates whose targets are away."""
@@ -664,6 +741,8 @@ class Job:
         """
         bound = self._followed[number].bound
         batch = batch_of(result.here, bound, place)
+        if batch.stop is not None and batch.stop.code is StopCode.COLUMN_RETYPED:
+            raise _Retyped(batch.stop)
         if result.on_executors is None or batch.stop is not None:
             return batch
         ours = (f.col(AGGREGATE) == place) & f.col(NOTE).isNull()

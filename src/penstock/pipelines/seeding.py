@@ -40,12 +40,14 @@ from penstock.pipelines.bookkeeping import (
     read_kept,
     read_progress,
     skipped_json,
+    write_source_marks,
 )
 from penstock.pipelines.grouping_told import OnGrouping
 from penstock.pipelines.held_log import consumer_of
 from penstock.pipelines.in_flight import with_in_flight
 from penstock.pipelines.locks import is_locked, lock_soon
 from penstock.pipelines.log_awaited import wait_for_log
+from penstock.pipelines.source_marks import Marks
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.target_session import connect_target
@@ -170,7 +172,7 @@ def _seed(
     log = LogReader(config.log.path)
     if not aggregate.seed:
         with usable(aggregate.name):
-            return _write(target, aggregate, _nothing(aggregate), log.end().lsn)
+            return _write(target, aggregate, _nothing(aggregate), log.end().lsn, None)
     with source_snapshot(config, aggregate, log, on_wait=on_wait, stop=stop) as source:
         truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
     if source.in_flight is not None:
@@ -183,7 +185,7 @@ def _seed(
         )
         truth = with_in_flight(log, source.bound, truth, source.in_flight, spark)
     with usable(aggregate.name):
-        return _write(target, aggregate, truth, source.lsn)
+        return _write(target, aggregate, truth, source.lsn, source.marks)
 
 
 def _begin(
@@ -251,7 +253,11 @@ def begin(
 
 
 def _write(
-    target: psycopg.Connection[Any], aggregate: AggregateConfig, truth: Truth, lsn: Lsn
+    target: psycopg.Connection[Any],
+    aggregate: AggregateConfig,
+    truth: Truth,
+    lsn: Lsn,
+    marks: Marks | None,
 ) -> Seeded:
     tables = read_targets(target, aggregate)
     with target.transaction():
@@ -277,6 +283,7 @@ def _write(
             [str(lsn), skipped_json(truth.skipped), aggregate.name],
         )
         clear_stop(target, aggregate.name)
+        write_source_marks(target, aggregate.name, marks)
     return Seeded(lsn, len(truth.sums))
 
 

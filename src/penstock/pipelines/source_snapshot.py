@@ -24,12 +24,14 @@ from penstock.declarations import AggregateConfig
 from penstock.errors import LogNotWritten, TimelineUnknown
 from penstock.lsn import Lsn
 from penstock.pipelines.binding import Bound, bind, types_of
+from penstock.pipelines.source_marks import Marks, marked_columns, marks_of
 from penstock.postgres.cancelling import cancelled_by
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.failures import translated
 from penstock.postgres.polling.snapshot import InFlight
 from penstock.postgres.snapshots import keep_as_they_were, snapshot
 from penstock.postgres.system_identity import SystemIdentity
+from penstock.postgres.table_marks import read_marks
 from penstock.postgres.tables import read_tables
 from penstock.postgres.waiting import OnWait
 
@@ -39,6 +41,7 @@ class SourceSnapshot:
     connection: psycopg.Connection[Any]
     lsn: Lsn
     bound: Bound
+    marks: Marks
     # The commits up to `lsn` that the connection may not see; None: it sees all.
     in_flight: InFlight | None = None
 
@@ -81,9 +84,12 @@ def source_snapshot(
         # Those whose rows are read: the role may have no right on the others.
         read = [source.table for source in aggregate.sources if source.rows_count]
         keep_as_they_were(taken.connection, read)
-        types = types_of(read_tables(taken.connection, tables))
-        bound = bind(aggregate, types, taken.lsn)
-        yield SourceSnapshot(taken.connection, taken.lsn, bound, taken.in_flight)
+        found = read_tables(taken.connection, tables)
+        marks = read_marks(taken.connection, found.values(), marked_columns(aggregate))
+        bound = bind(aggregate, types_of(found), taken.lsn)
+        yield SourceSnapshot(
+            taken.connection, taken.lsn, bound, marks_of(aggregate, marks), taken.in_flight
+        )
 
 
 def _check_timeline(config: Config, server: SystemIdentity, end: Lsn, log: LogReader) -> None:

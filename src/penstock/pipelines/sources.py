@@ -14,10 +14,12 @@ from penstock.errors import InputUnfit, PenstockError, SourceError
 from penstock.names import TableName
 from penstock.pipelines.old_values import partition_error
 from penstock.pipelines.partition_fixes import fix_partitions
+from penstock.pipelines.source_marks import Marks, marked_columns, marks_of
 from penstock.pipelines.unsent import absent_errors, unsent_errors
 from penstock.postgres.connect import connect
 from penstock.postgres.failures import translated
 from penstock.postgres.publications import PublicationFacts, read_publications
+from penstock.postgres.table_marks import TableMark, read_marks
 from penstock.postgres.tables import TableFacts, read_tables
 
 
@@ -36,6 +38,8 @@ class Sources:
     tables: dict[TableName, TableFacts]
     # By aggregate; all others can be counted.
     unfit: Mapping[str, Unfit]
+    # By aggregate.
+    marks: Mapping[str, Marks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class _Catalog:
     # None: nothing is captured, which capture tells.
     publication: PublicationFacts | None
     major: int
+    marks: Mapping[TableName, TableMark]
 
 
 def read_sources(config: Config) -> Sources:
@@ -55,7 +60,8 @@ def read_sources(config: Config) -> Sources:
     if config.source.fix_new_partitions:
         tables = fix_partitions(config.source, config.aggregate, catalog.tables)
         catalog = replace(catalog, tables=tables)
-    return Sources(catalog.tables, _unfit(config.aggregate, catalog))
+    marks = {each.name: marks_of(each, catalog.marks) for each in config.aggregate}
+    return Sources(catalog.tables, _unfit(config.aggregate, catalog), marks)
 
 
 def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> list[PenstockError]:
@@ -81,7 +87,9 @@ def _read(config: Config, aggregates: Sequence[AggregateConfig]) -> _Catalog:
         publication = None
         if config.source.publishes:
             publication = read_publications(source, wanted, tables.values()).get(wanted)
-        return _Catalog(tables, publication, source.info.server_version // 10_000)
+        columns = {name for each in aggregates for name in marked_columns(each)}
+        marks = read_marks(source, tables.values(), columns)
+        return _Catalog(tables, publication, source.info.server_version // 10_000, marks)
 
 
 def _unfit(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> dict[str, Unfit]:

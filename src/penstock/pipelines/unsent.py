@@ -21,6 +21,7 @@ from penstock.postgres.publications import (
 )
 from penstock.postgres.tables import Column, TableFacts, set_logged
 from penstock.printed_sql import PrintedSql, SqlKind
+from penstock.words import few
 
 # Stored generated columns can be sent.
 GENERATED_VERSION = 18
@@ -107,6 +108,7 @@ def _not_all_sent(
             publish_operations(publication).after("Run"),
         )
     yield from _sent_elsewhere(table, publication)
+    yield from _never_sent(table)
     held = publication.entry(table)
     if aggregate.seed and held is not None and held.row_filter:
         # The log has rows that come and go where they cross the filter; the table has all.
@@ -122,6 +124,20 @@ def _not_all_sent(
                 )
             ),
         )
+
+
+def _never_sent(table: TableFacts) -> Iterator[tuple[str, str]]:
+    """Partitions whose rows are read with the root's, and whose changes are not in the WAL."""
+    if not (never := [leaf for leaf in table.leaves if not leaf.publishable]):
+        return
+    which = few(f"{leaf.name} ({leaf.spelled_kind})" for leaf in never)
+    first = next((leaf for leaf in never if leaf.persistence == "unlogged"), never[0])
+    yield (
+        f"of which the changes of {which} are never in the WAL",
+        set_logged(first.name).after("Run")
+        if first.persistence == "unlogged"
+        else f"Detach {first.name} from {table.name}, or count the other partitions by themselves",
+    )
 
 
 def _published_anew(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Self
 
 import psycopg
@@ -43,7 +44,9 @@ from penstock.pipelines.bookkeeping import (
     claim,
     keep,
     read_progress,
+    read_source_marks,
     read_stop,
+    write_source_marks,
     write_stop,
 )
 from penstock.pipelines.deciding import Covered, of_another_log
@@ -53,6 +56,7 @@ from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.passing import meaning, passes
 from penstock.pipelines.ready import require_bookkeeping, require_targets
 from penstock.pipelines.seeding import begin, hold
+from penstock.pipelines.source_marks import Marks
 from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, unusable
 from penstock.pipelines.targets import Tables
@@ -75,6 +79,21 @@ _GO_ON_S = 0.2
 _LOOK_AGAIN_S = 10.0
 # At an aggregate that has stopped: a reset is a command that a person waits for.
 _LOOK_STOPPED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The sources of an aggregate, as they were when it was seeded or somebody looked last."""
+
+    seeded_at: str | None
+    # None: nobody has looked yet.
+    marks: Marks | None
+
+
+def _is_same(progress: Progress, aggregate: Aggregate, noted: Noted) -> bool:
+    """Whether it was not seeded since then, nor taken over."""
+    is_ours = progress.epoch == aggregate.epoch and progress.state != "seeding"
+    return is_ours and progress.seeded_at == noted.seeded_at
 
 
 class Writer(Closing):
@@ -117,6 +136,7 @@ class Writer(Closing):
         # Why it applies nothing until it is seeded again, and since when the target says so.
         self.stop: Stop | None = None
         self._unwritten: Stop | None = None
+        self._noted: Noted | None = None
         self.stopped_since: str | None = None
         # Why it cannot be followed, which is looked at again; nothing is lost meanwhile.
         self.trouble: PenstockError | None = None
@@ -140,6 +160,11 @@ class Writer(Closing):
             connection, _ = self._connected()
             if known is not None and self.stop is None:
                 require_targets(connection, self.config, self.tables)
+                # It may have been seeded since it was applied to last.
+                if (progress := read_progress(connection, self.name)) is not None:
+                    self.needs_seed = progress.state == "seeding"
+                    if not self.needs_seed:
+                        self.applied_lsn = progress.applied_lsn
 
     def check(self) -> None:
         """Raises what would keep it from being claimed until a person mends it; changes nothing."""
@@ -160,6 +185,27 @@ class Writer(Closing):
             progress = read_progress(connection, self.name)
         return progress is not None and progress.state != "seeding"
 
+    def noted(self) -> Noted | None:
+        """What its sources were; None: its target is away, or it is being seeded."""
+        found = None
+        with self._at_first(), self._in_use:
+            connection, _ = self._connected()
+            with connection.transaction():
+                progress = locked_progress(connection, self.name)
+                if progress is not None and progress.state != "seeding":
+                    marks = read_source_marks(connection, self.name)
+                    found = Noted(progress.seeded_at, marks)
+        return found
+
+    def note_marks(self, before: Noted, marks: Marks) -> None:
+        """Note what its sources are, unless a seeding has done so meanwhile."""
+        with self._at_first(), self._in_use:
+            connection, aggregate = self._connected()
+            with connection.transaction():
+                progress = locked_progress(connection, self.name)
+                if progress is not None and _is_same(progress, aggregate, before):
+                    write_source_marks(connection, self.name, marks)
+
     def fail(self, error: PenstockError) -> None:
         """Leave it, until somebody has corrected what is wrong; nothing is lost meanwhile."""
         with self._in_use:
@@ -168,12 +214,13 @@ class Writer(Closing):
             self.close()
             self._aggregate = None
 
-    def stop_for(self, stop: Stop) -> None:
+    def stop_for(self, stop: Stop, noted: Noted | None = None) -> None:
         """Stop until it is seeded again. Written to the target at once, or when it is there again.
 
-        Not one that is being seeded: nothing is lost to it.
+        Not one that is being seeded, or was since it was noted: nothing is lost to it.
         """
         self.stop = self._unwritten = stop
+        self._noted = noted
         with self._at_first(), self._in_use:
             self._write_stop()
 
@@ -183,7 +230,8 @@ class Writer(Closing):
             progress = locked_progress(connection, self.name)
             if progress is None or progress.epoch != aggregate.epoch:
                 raise self._fenced()
-            if self._unwritten is not None and progress.state != "seeding":
+            is_same = self._noted is None or _is_same(progress, aggregate, self._noted)
+            if self._unwritten is not None and is_same and progress.state != "seeding":
                 write_stop(connection, self.name, self._unwritten)
         self._unwritten = None
         self._note_stop(connection)

@@ -109,7 +109,9 @@ def test_targets_and_their_bookkeeping_are_made_before_the_slot(notes: Database)
         "CREATE INDEX stats_status_idx ON public.stats USING btree (status)",
     ]
     tables = notes.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'penstock' ORDER BY 1")
-    assert tables == [("parked",), ("progress",), ("staged",), ("stops",), ("targets",)]
+    assert [name for (name,) in tables] == [
+        *("parked", "progress", "sources", "staged", "stops", "targets")
+    ]
     # Idempotent, and doctor agrees.
     assert setup(config).steps == ()
     found = findings(notes, aggregate)
@@ -284,6 +286,7 @@ def test_the_role_of_the_targets_is_given_what_it_lacks_or_told(notes18: Databas
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.parked TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.targets TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.stops TO writer",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.sources TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.staged TO writer",
             "GRANT SELECT, INSERT, UPDATE, DELETE ON public.stats TO writer",
         ]

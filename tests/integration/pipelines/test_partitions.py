@@ -19,7 +19,7 @@ from penstock.pipelines.binding import bind, types_of
 from penstock.pipelines.job import Job, require_ready
 from penstock.pipelines.log_deltas import log_deltas
 from penstock.pipelines.sources import read_sources
-from support.aggregates import config_with, declared
+from support.aggregates import bad, config_with, declared, findings
 from support.database import Database
 from support.jobs import captured
 from support.printed import statements_of
@@ -230,3 +230,46 @@ def test_set_up_and_the_job_refuse_a_table_whose_changes_come_under_other_names(
     parted.run("COMMENT ON PUBLICATION ours IS 'Made by Penstock'")
     setup(config_with(parted, COUNTS, publication="ours", slot="third"))
     assert parted.value("SELECT pubviaroot FROM pg_publication WHERE pubname = 'ours'")
+
+
+NEVER_SENT = {
+    "unlogged": ["CREATE UNLOGGED TABLE u PARTITION OF notes FOR VALUES IN (2)"],
+    "made unlogged": [
+        "CREATE TABLE u PARTITION OF notes FOR VALUES IN (2)",
+        "ALTER TABLE u REPLICA IDENTITY FULL",
+        "ALTER TABLE u SET UNLOGGED",
+    ],
+    "foreign": [
+        "CREATE FOREIGN DATA WRAPPER elsewhere",
+        "CREATE SERVER far FOREIGN DATA WRAPPER elsewhere",
+        "CREATE FOREIGN TABLE u PARTITION OF notes FOR VALUES IN (2) SERVER far",
+    ],
+}
+
+
+@pytest.mark.parametrize("made", NEVER_SENT.values(), ids=NEVER_SENT)
+def test_partitions_whose_changes_never_reach_the_wal_are_refused_everywhere(
+    database: Database, tmp_path: Path, made: list[str]
+) -> None:  # M4.6, M5.8
+    database.run(
+        "CREATE TABLE notes (id int, k int, status text) PARTITION BY LIST (k)",
+        "CREATE TABLE a PARTITION OF notes FOR VALUES IN (1)",
+    )
+    full = {"name": "notes", "replica_identity": "full"}
+    config = ready(database, tmp_path / "log", tables=[full])
+    with captured(config):
+        require_ready(config)
+        database.run(*made)
+        with pytest.raises(InputUnfit, match=r"changes of public\.u \((unlogged|foreign) table\)"):
+            require_ready(config)
+        assert read_sources(config).unfit["counts"].stop == Stop(StopCode.NOT_SENT, "public.notes")
+        wrong = bad(findings(database, COUNTS, tables=[full]))
+        assert [one.check for one in wrong] == ["aggregate_inputs"]
+        with pytest.raises(InputUnfit, match="are never in the WAL") as caught:
+            setup(config)
+        remedy = caught.value.remedy
+        is_foreign = remedy.startswith("Detach public.u from public.notes")
+        detached = "ALTER TABLE notes DETACH PARTITION u"
+        database.run(detached if is_foreign else remedy.removeprefix("Run: "))
+        setup(config)
+        require_ready(config)
