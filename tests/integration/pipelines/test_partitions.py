@@ -152,7 +152,7 @@ def watching(
     with captured(config):
         pass
     watcher = Job(config, Mock())
-    watcher._writers = [Mock(stop=None, away=None)]
+    watcher._writers = [Mock(stop=None, away=None, noted=Mock(return_value=None))]
     watcher._writers[0].name = "counts"
     with watcher._beside(watcher._watch_sources, "watching"):
         yield watcher

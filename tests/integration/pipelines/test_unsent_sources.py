@@ -227,7 +227,7 @@ def test_a_table_that_leaves_the_publication_stops_its_aggregate_and_one_that_is
 ) -> None:  # M5.8
     monkeypatch.setattr(job, "_SOURCES_EVERY_S", 0.01)
     watcher = Job(config, Mock())
-    writer = Mock(stop=None, away=None)
+    writer = Mock(stop=None, away=None, noted=Mock(return_value=None))
     writer.name = "counts"
     watcher._writers = [writer]
     with watcher._beside(watcher._watch_sources, "watching"):
