@@ -8,6 +8,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from penstock.__main__ import main
+from penstock.backoff import Backoff
 from penstock.capture import engine
 from penstock.capture.policy import Patience
 from penstock.run import supervisor
@@ -16,8 +17,8 @@ from penstock.run import supervisor
 class Impatient(Patience):
     """Gives up after half a second what is tried again only briefly."""
 
-    def __init__(self, *, wal_sender_timeout_s: float) -> None:
-        super().__init__(wal_sender_timeout_s=wal_sender_timeout_s)
+    def __init__(self, *, wal_sender_timeout_s: float, backoff: Backoff | None = None) -> None:
+        super().__init__(wal_sender_timeout_s=wal_sender_timeout_s, backoff=backoff)
         self._brief_s = 0.5
 
 
