@@ -29,6 +29,9 @@ class StopCode(StrEnum):
     COLUMN_REPLACED = "column_replaced"
     COLUMN_REWRITTEN = "column_rewritten"
     LABEL_RENAMED = "label_renamed"
+    # Rows that are there count by another column of an alias than before.
+    ALIAS_FILLED = "alias_filled"
+    ALIAS_GONE = "alias_gone"
     # The change log reached its disk budget.
     RELEASED = "released"
 
@@ -115,6 +118,15 @@ _PROBLEMS = {
     StopCode.LABEL_RENAMED: (
         "a label of the enum of column {column} of {table}, which aggregate {aggregate} reads, was "
         "renamed"
+    ),
+    StopCode.ALIAS_FILLED: (
+        "column {column} of {table}, an alias of what aggregate {aggregate} reads, was added with "
+        "values in it, so that rows may have other values than those that were counted"
+    ),
+    StopCode.ALIAS_GONE: (
+        "column {column} of {table}, an alias of what aggregate {aggregate} reads, was dropped or "
+        "renamed while no alias before it was NOT NULL, so that rows may have other values than "
+        "those that were counted"
     ),
     StopCode.RELEASED: (
         "aggregate {aggregate} was released when the change log reached its disk budget"

@@ -40,6 +40,7 @@ from penstock.errors import (
     SourceError,
 )
 from penstock.lsn import Lsn
+from penstock.pipelines.alias_changes import alias_stop
 from penstock.pipelines.applying import Batch
 from penstock.pipelines.binding import Bound, bind, types_of
 from penstock.pipelines.deciding import Covered
@@ -522,7 +523,11 @@ class Job:
         if unfit is not None:
             self._refuse(writer, unfit)
         elif before is not None and before.marks != marks:
-            stop = None if before.marks is None else marks_stop(before.marks, marks)
+            stop = None
+            if before.marks is not None:
+                stop = marks_stop(before.marks, marks) or alias_stop(
+                    writer.config, before.marks, marks, sources.tables
+                )
             if stop is None:
                 writer.note_marks(before, marks)
             else:

@@ -51,6 +51,8 @@ class Column:
     identity: ColumnIdentity = ""
     # Equal only if the same; False: its collation holds some that differ for equal.
     exact: bool = True
+    # It was added with a default, which rows from before have without having been written.
+    prefilled: bool = False
     # CHECK constraints of this column alone, as the server prints them.
     checks: tuple[str, ...] = ()
 
@@ -223,6 +225,7 @@ def _column(row: dict[str, Any]) -> Column:
         default=row["default"],
         identity=_COLUMN_IDENTITY[row["identity"]],
         exact=row["exact"],
+        prefilled=row["prefilled"],
         checks=tuple(row["checks"]),
     )
 
@@ -280,7 +283,7 @@ SELECT a.attrelid::bigint AS relation, a.attname AS name,
        ) AS not_null, a.attgenerated::text AS generated,
        a.attidentity::text AS identity,
        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS default,
-       coalesce(l.collisdeterministic, true) AS exact,
+       coalesce(l.collisdeterministic, true) AS exact, a.atthasmissing AS prefilled,
        ARRAY(
            SELECT pg_get_constraintdef(k.oid)
              FROM pg_constraint AS k
