@@ -261,9 +261,16 @@ def shown_by_spark(spark: SparkSession) -> str:
     return json.dumps([progress, plans, settings, list(spark.conf.getAll.items())])
 
 
+@pytest.mark.parametrize("most_in_driver", [staging.MOST_IN_DRIVER, 3], ids=["small", "staged"])
 def test_batches_with_other_boundaries_than_before_are_applied_from_where_the_target_is(
-    prepared: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    prepared: Database,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    most_in_driver: int,
 ) -> None:  # M5.3
+    monkeypatch.setattr(job_module, "MOST_IN_DRIVER", most_in_driver)
+    monkeypatch.setattr(staging, "MOST_IN_DRIVER", most_in_driver)
     both = notify_config(prepared, tmp_path / "log", AGGREGATE, NORMAL)
     first = both.model_copy(update={"aggregate": both.aggregate[:1]})
     again = []

@@ -194,6 +194,8 @@ class Job:
     def __init__(self, config: Config, spark: SparkSession) -> None:
         self._config = config
         self._spark = spark
+        # Spark gives a query's batches a session of their own, and looks for data sources there.
+        self._batch_spark = spark
         self._log = LogReader(config.log.path)
         self._log_id = str(self._log.identity.log_id)
         self._stopping = threading.Event()
@@ -625,6 +627,7 @@ class Job:
 
     def _apply(self, frame: DataFrame, _batch_id: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
+        self._batch_spark = frame.sparkSession
         reading = partial(late.reading, self._spark.sparkContext, self._reached)
         with self._kept():
             if self._is_small():
@@ -764,7 +767,7 @@ class Job:
         end = limited(self._log, after, up_to, _AT_ONCE).lsn
         alone = [self._followed[number].bound.after(covered.start)]
         frame = self._deltas(
-            self._spark.read,
+            self._batch_spark.read,
             alone,
             startingPosition=str(covered.start),
             endingPosition=str(end),
