@@ -796,7 +796,7 @@ class ComputationFailed(PipelineError):
     """Spark could not compute an expression, or failed itself."""
 
     # Spark's own log says more than this error does.
-    in_spark_log: bool
+    in_spark_log: bool = False
 
 
 class SeedingUnderWay(PipelineError):

@@ -87,6 +87,8 @@ _TRY_LATEST_S = 300.0
 _SOURCE_AWAY_S = 1.0
 # Of an aggregate that is not followed.
 _TELL_EVERY_S = 600.0
+_NOT_FOLLOWED = "aggregate not followed"
+_STOPPED = "aggregate stopped"
 # What one aggregate missed is read so much at a time, for the others wait meanwhile.
 _AT_ONCE = Limit(256 * 2**20)
 
@@ -211,8 +213,8 @@ class Job:
         self._planning = threading.RLock()
         # When to look again at an aggregate that is in trouble.
         self._retries: dict[str, tuple[float, Backoff]] = {}
-        # Which stop or trouble was logged, and when it is logged again.
-        self._logged: dict[str, tuple[str, float]] = {}
+        # By aggregate and event: which stop or trouble was logged, and when it is logged again.
+        self._logged: dict[tuple[str, str], tuple[str, float]] = {}
         # Of the query: a batch of an earlier one is nothing to apply.
         self._round = 0
         # Its first batch is there. One that is stopped before has Spark start its processes for
@@ -389,10 +391,11 @@ class Job:
 
     def _fails(self, writer: Writer, error: PenstockError) -> None:
         """It is looked at again after a while, which grows."""
-        writer.fail(error)
         _, backoff = self._retries.get(writer.name, (0.0, Backoff(_TRY_FIRST_S, _TRY_LATEST_S)))
+        # First, because the thread that retries reads it as soon as it sees the trouble.
         self._retries[writer.name] = (time.monotonic() + backoff.pause_s(), backoff)
-        self._tell(writer, "aggregate not followed", error, error.problem)
+        writer.fail(error)
+        self._tell(writer, _NOT_FOLLOWED, error, error.problem)
 
     def _has_stopped(self, writer: Writer) -> bool:
         """Whether it waits for a reset, which is logged."""
@@ -404,14 +407,14 @@ class Job:
         """`error`: what it was found by, which says more than the code that is kept."""
         assert writer.stop is not None  # noqa: S101 - told only then
         error = error or writer.stop.error(writer.name)
-        self._tell(writer, "aggregate stopped", error, writer.stop.code)
+        self._tell(writer, _STOPPED, error, writer.stop.code)
 
     def _tell(self, writer: Writer, event: str, error: PenstockError, reason: str) -> None:
         """Once, and again from time to time while the reason lasts."""
         now = time.monotonic()
-        before, due = self._logged.get(writer.name, ("", 0.0))
+        before, due = self._logged.get((writer.name, event), ("", 0.0))
         if reason != before or now >= due:
-            self._logged[writer.name] = (reason, now + _TELL_EVERY_S)
+            self._logged[writer.name, event] = (reason, now + _TELL_EVERY_S)
             since = {"since": writer.stopped_since} if writer.stopped_since else {}
             told = {"problem": error.problem, "remedy": error.remedy, **since}
             _LOG.error(event, aggregate=writer.name, **told)
@@ -472,7 +475,8 @@ class Job:
         if writer.stop is not None:
             if writer.is_back():
                 _LOG.info("aggregate goes on after a reset", aggregate=writer.name)
-                self._logged.pop(writer.name, None)
+                for event in (_NOT_FOLLOWED, _STOPPED):
+                    self._logged.pop((writer.name, event), None)
                 self._again.set()
             else:
                 self._has_stopped(writer)

@@ -211,6 +211,8 @@ class Writer(Closing):
         with self._in_use:
             self.trouble = error
             self.is_behind = True
+            # An earlier outage is over, or the next look finds it again.
+            self.away = None
             self.close()
             self._aggregate = None
 
@@ -228,7 +230,13 @@ class Writer(Closing):
         connection, aggregate = self._connected()
         with connection.transaction():
             progress = locked_progress(connection, self.name)
-            if progress is None or progress.epoch != aggregate.epoch:
+            if progress is None:
+                raise NotSeeded(
+                    f"aggregate {self.name} has no position: its row in penstock.progress is gone",
+                    remedy=f"Run: penstock reset {self.name}",
+                    aggregate=self.name,
+                )
+            if progress.epoch != aggregate.epoch:
                 raise self._fenced()
             is_same = self._noted is None or _is_same(progress, aggregate, self._noted)
             if self._unwritten is not None and is_same and progress.state != "seeding":

@@ -84,9 +84,10 @@ def read_marks(
     }
 
 
-# A partitioned table has none, nor has a foreign one.
+# A partitioned table has none (0), nor has a foreign one. pg_relation_filenode() would read the
+# present, and not the snapshot that the columns are read with.
 _FILES = """
-SELECT oid::bigint, pg_relation_filenode(oid)::bigint AS file
+SELECT oid::bigint, relfilenode::bigint AS file
   FROM pg_class
  WHERE oid = ANY (%s::oid[])
 """

@@ -195,3 +195,20 @@ def test_partitions_come_and_go_and_what_is_rewritten_of_one_that_was_there_is_n
     stop = marks_stop(now, marks(database, OF_PARTED))
     assert stop is not None
     assert (stop.code, stop.column) == (StopCode.COLUMN_REWRITTEN, "state")
+
+
+def test_a_rewrite_during_a_look_is_noticed_by_the_next_one(database: Database) -> None:
+    """The file and the columns' rows in the catalog are read at one moment."""
+    database.run(*TABLES)
+    before = marks(database, AGGREGATE)
+    names = [source.table for source in AGGREGATE.sources]
+    with database.connect() as looking:
+        looking.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        tables = read_tables(looking, names)
+        database.run("ALTER TABLE notes ALTER status TYPE varchar(10) USING lower(status)")
+        read = read_marks(looking, tables.values(), marked_columns(AGGREGATE))
+    during = marks_of(AGGREGATE, read)
+    assert marks_stop(before, during) is None
+    stop = marks_stop(during, marks(database, AGGREGATE))
+    assert stop is not None
+    assert (stop.code, stop.column) == (StopCode.COLUMN_REWRITTEN, "status")

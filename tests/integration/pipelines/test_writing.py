@@ -324,3 +324,24 @@ def test_a_seeding_that_writes_holds_up_nobody(job: Job) -> None:  # M5.5
         assert writer._connection is not None
         writer._connection.execute("SET lock_timeout = '5s'")
         assert job.apply(writer, 0, {A: 2}) == Applied("wait")
+
+
+@on_18
+def test_one_that_fails_after_an_outage_is_no_longer_taken_for_unavailable(
+    job: Job,
+) -> None:  # M5.8: else it would not come back when what was wrong is corrected
+    with job.writer() as writer:
+        job.leave_behind(writer)
+        assert writer.away is not None
+        writer.fail(TargetMismatch("it is gone", remedy="Run: penstock setup"))
+        writer.check()
+        assert writer.away is None
+
+
+@on_18
+def test_a_stop_of_one_whose_position_is_gone_ends_no_other_aggregate(job: Job) -> None:  # M5.8
+    with job.writer() as writer:
+        job.database.run("DELETE FROM penstock.progress")
+        with pytest.raises(NotSeeded, match="counts has no position") as raised:
+            writer.stop_for(Stop(StopCode.TRUNCATED, "notes"))
+    assert raised.value.remedy == "Run: penstock reset counts"

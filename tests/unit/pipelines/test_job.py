@@ -16,7 +16,8 @@ from penstock.changelog import reader
 from penstock.changelog.runs import BatchRange
 from penstock.config import Config
 from penstock.decode.deltas import Deltas, WantedDeltas
-from penstock.errors import ComputationFailed, LogBehind
+from penstock.decode.stops import Stop, StopCode
+from penstock.errors import ComputationFailed, LogBehind, TargetMismatch, TargetUnavailable
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
 from penstock.pipelines.deciding import Covered
@@ -46,6 +47,14 @@ def job(tmp_path: Path) -> Job:
     job._followed = [job_module._Followed(writer, Mock())]
     job._reached, job._seen = END, job._log.end()
     return job
+
+
+def mocked(job: Job, **state: Any) -> Any:
+    """The writer of its one aggregate."""
+    (writer,) = job._writers
+    for name, value in {"name": "counts", "stopped_since": None, **state}.items():
+        setattr(writer, name, value)
+    return writer
 
 
 def batch(error: Exception | None = None) -> Any:
@@ -120,3 +129,26 @@ def test_what_is_little_for_one_aggregate_is_much_for_many(
     assert job._is_small()
     job._followed *= 4
     assert not job._is_small()
+
+
+def test_an_aggregate_in_trouble_has_its_next_look_before_others_see_the_trouble(
+    job: Job,
+) -> None:  # M5.8: another thread reads when that is
+    writer = mocked(job)
+    writer.fail.side_effect = lambda error: seen.append("counts" in job._retries)
+    seen: list[bool] = []
+    job._fails(writer, TargetMismatch("it is gone", remedy="Run: penstock setup"))
+    assert seen == [True]
+
+
+def test_a_stopped_aggregate_whose_target_is_unusable_too_is_not_logged_all_the_time(
+    job: Job,
+) -> None:  # M5.8, M7.3
+    writer = mocked(job, stop=Stop(StopCode.TRUNCATED, "notes"))
+    unusable = TargetUnavailable("it cannot be used", remedy="Run: penstock doctor")
+    writer.is_back.side_effect = [unusable, False] * 3
+    with capture_logs() as said:
+        for _ in range(6):
+            with job._its_own(writer):
+                job._look_at(writer)
+    assert [each["event"] for each in said] == ["aggregate not followed", "aggregate stopped"]

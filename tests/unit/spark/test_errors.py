@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.spark.errors import Place, failed
+from penstock.errors import ComputationFailed
+from penstock.spark.errors import Place, failed, original
 
 DAY = Place("counts", "dimension day", "(to_date(`at timestamp`)\n)")
 CODE = {"`code text`": "code"}
@@ -83,3 +84,11 @@ def test_what_failed_in_spark_itself_has_its_cause_in_the_error() -> None:  # M7
     assert "SPARK_DRIVER_MEMORY" in error.remedy
     assert error.in_spark_log
     assert not failed(PySparkException(CAST), (DAY,)).in_spark_log
+
+
+def test_a_computation_that_failed_in_python_is_not_said_to_be_in_sparks_log() -> None:  # M7.3
+    raised = ComputationFailed("a text that is not UTF-8", remedy="Decode it")
+    assert raised.in_spark_log is False
+    again = original(Exception("penstock.errors.ComputationFailed: a text. Decode it"))
+    assert isinstance(again, ComputationFailed)
+    assert again.in_spark_log is False
