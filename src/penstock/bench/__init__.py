@@ -24,6 +24,6 @@ BENCHES: dict[str, Callable[[Progress], Report]] = {
     name: _named(name)
     for name in (
         *("receive", "tracker", "capture", "memory", "latency", "writer", "flood"),
-        *("decode", "source", "small", "pipeline", "freshness", "seed"),
+        *("decode", "source", "small", "pipeline", "polling", "freshness", "seed"),
     )
 }

@@ -19,8 +19,8 @@ import psycopg
 
 from penstock.bench.backlog import Backlog
 from penstock.bench.counting import applied, capturing, configured, following, prepare
-from penstock.bench.polling import TABLE as POLLED
-from penstock.bench.polling import poll
+from penstock.bench.polling_by_hand import TABLE as POLLED
+from penstock.bench.polling_by_hand import poll
 from penstock.bench.progress import Progress
 from penstock.bench.recvlogical import pg_recvlogical
 from penstock.bench.report import Figure, Report
@@ -40,7 +40,7 @@ _GOAL_POLLING = 2.0
 # wal2json is there for 15.
 _VERSION = 15
 _OURS, _POLLED = "bench_ours", "bench_polled"
-_SETTINGS: dict[str, str | int] = {
+BACKLOG_SETTINGS: dict[str, str | int] = {
     "max_replication_slots": 20,
     "max_wal_senders": 20,
     "max_wal_size": "16GB",
@@ -50,7 +50,7 @@ _SETTINGS: dict[str, str | int] = {
 }
 # Transactions of 100 rows, as an application makes them: half of the changes are inserts, and half
 # are the updates of those rows to the next status. A template belongs to a service.
-_FILL = """
+FILL = """
 CREATE PROCEDURE fill(transactions int, rows_each int) LANGUAGE plpgsql AS $$
 DECLARE made uuid[];
 BEGIN
@@ -84,7 +84,7 @@ def bench_pipeline(
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         interrupts = stack.enter_context(Interrupts())
         server = stack.enter_context(
-            EmbeddedPostgres(_VERSION, settings=_SETTINGS, output_plugins=["wal2json"])
+            EmbeddedPostgres(_VERSION, settings=BACKLOG_SETTINGS, output_plugins=["wal2json"])
         )
         connection = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
         _prepare(connection)
@@ -122,13 +122,13 @@ def bench_pipeline(
 
 def _prepare(connection: psycopg.Connection[Any]) -> None:
     prepare(connection)
-    connection.execute(_FILL)
+    connection.execute(FILL)
     connection.execute(POLLED)
     for slot, plugin in ((_OURS, "pgoutput"), (_POLLED, "wal2json")):
         connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, plugin])
 
 
-def _fill(
+def fill(
     connection: psycopg.Connection[Any],
     transactions: int,
     *,
@@ -148,7 +148,7 @@ def _fill(
 def _trickle(connection: psycopg.Connection[Any], seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        _fill(connection, 1, rows_each=20)
+        fill(connection, 1, rows_each=20)
         time.sleep(0.05)
 
 
@@ -164,10 +164,10 @@ def _run(
     peer = f"bench_peer_{number}"
     connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [peer])
     progress(f"a backlog of {changes:,} changes")
-    _fill(connection, changes // 200 - 1)
+    fill(connection, changes // 200 - 1)
     connection.execute("CHECKPOINT")
     # The last commit is the end: what the server writes after it brings no count any further.
-    _fill(connection, 1, synchronous_commit="on")
+    fill(connection, 1, synchronous_commit="on")
     end = flushed(connection)
 
     def ours() -> float:

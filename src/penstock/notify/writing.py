@@ -12,20 +12,21 @@ from penstock.init.dsn import OpenDsn
 from penstock.init.file import write_new
 from penstock.toml import value
 
-FILES = ("README.md", "schema.sql", "targets.sql", "penstock.toml", "load.py")
-_CONFIG = "penstock.toml"
+_CONFIGS = ("penstock.toml", "polling.toml")
+FILES = ("README.md", "schema.sql", "targets.sql", *_CONFIGS, "load.py")
 _DSN_LINE = re.compile(r"^dsn = .*$", re.MULTILINE)
 
 
 def write_example(directory: Path, dsn: OpenDsn | None) -> list[Path]:
-    """All files or none; `dsn` takes the place of the one in the configuration.
+    """All files or none; `dsn` takes the place of the one in the configurations.
 
     A file that is there already is never touched: that is an error.
     """
     texts = {name: resources.files(__package__).joinpath(name).read_text("utf-8") for name in FILES}
     if dsn is not None:
         line = f"dsn = {value(dsn.text)}"
-        texts[_CONFIG] = _DSN_LINE.sub(lambda _: line, texts[_CONFIG], count=1)
+        for name in _CONFIGS:
+            texts[name] = _DSN_LINE.sub(lambda _: line, texts[name], count=1)
     _prepare(directory)
     written: list[Path] = []
     try:

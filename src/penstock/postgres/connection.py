@@ -114,6 +114,11 @@ class ReplicationConnection(Closing):
         """The newest pgoutput protocol that this server speaks: 14: 2, 15: 3, 16 and up: 4."""
         return max(1, min(4, self.server_version // 10_000 - 12))
 
+    @property
+    def server_pid(self) -> int:
+        """The server's process that serves this connection."""
+        return self._pgconn.backend_pid
+
     def identify(self) -> SystemIdentity:
         """Raises `SourceUnavailable` for a standby."""
         require_primary(*self._session.row(IN_RECOVERY, 1))

@@ -20,6 +20,10 @@ class SourceConnection(Protocol):
     # Whether the last `read` took a step, and all that had come together for it.
     took_a_step: bool
 
+    @property
+    def server_pid(self) -> int:
+        """The server's process that serves this connection."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(

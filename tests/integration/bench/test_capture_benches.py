@@ -6,6 +6,7 @@ from penstock.bench.capture import bench_capture
 from penstock.bench.flood import bench_flood
 from penstock.bench.latency import bench_latency
 from penstock.bench.memory import bench_memory
+from penstock.bench.polling import bench_polling
 from penstock.bench.report import Figure, Report
 
 
@@ -51,3 +52,15 @@ def test_a_flood_is_followed_on_one_connection() -> None:
     assert found["connections"].value == 1
     assert found["WAL written"].value >= 20
     assert found["unconfirmed WAL under 1 MB after"].goal == 5
+
+
+def test_polling_is_compared_with_streaming_and_with_the_hand_made_design() -> None:
+    report = bench_polling(quietly, changes=2_000, repeats=1, idle_runs=5)
+    found = figures(report)
+    assert found["polling pgoutput, rate ratio to polling by hand"].goal == 1.5
+    assert found["idle second, server CPU"].goal == 5
+    assert 0 < found["idle second, server CPU"].value < 100
+    ways = {run["way"] for run in report.runs}
+    assert len(ways) == 5
+    assert all(run["rate"] > 0 for run in report.runs)
+    assert all(found[f"{way}, server CPU"].value > 0 for way in ways - {"by hand"})

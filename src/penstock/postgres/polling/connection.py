@@ -139,6 +139,11 @@ class PollingConnection(Closing):
         self._advanced = ZERO
         self.took_a_step = False
 
+    @property
+    def server_pid(self) -> int:
+        """The server's process that serves this connection."""
+        return self._pgconn.backend_pid
+
     def identify(self) -> SystemIdentity:
         """Raise `SourceUnavailable` for a standby."""
         require_primary(*self._session.row(IN_RECOVERY, 1))
