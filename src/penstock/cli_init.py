@@ -52,6 +52,10 @@ def init(
         ),
     ] = None,
     config: ConfigPath = None,
+    poll: Annotated[
+        bool,
+        typer.Option("--poll", help="For a server that allows no replication connection."),
+    ] = False,
     example: Annotated[
         Example | None,
         typer.Option("--example", help="Write the files of an example into this folder instead."),
@@ -64,7 +68,7 @@ def init(
     """
     if example is not None:
         with errors_as_json(as_json):
-            _refuse_beside_example({"--table": table, "--config": config})
+            _refuse_beside_example({"--table": table, "--config": config, "--poll": poll})
             _write_example(dsn, as_json=as_json)
         return
     path = config or DEFAULT_PATH
@@ -74,7 +78,8 @@ def init(
         opened = without_secrets(given, None if dsn is not None else DSN_VARIABLE)
         asked = [_table_name(name) for name in table or ()]
         found = survey(given, asked)
-        suggestion = suggest(found, opened, asked=bool(asked), log=_log_folder(path))
+        folder = _log_folder(path)
+        suggestion = suggest(found, opened, asked=bool(asked), log=folder, polled=poll)
         write_new(path, render(suggestion))
     commands = [f"penstock {name}{naming(config)}" for name, _ in _NEXT]
     if as_json:

@@ -47,6 +47,8 @@ class Suggestion:
     aggregate: SuggestedAggregate | None = None
     # The folder of the change log.
     log: str = "penstock-log"
+    # The slot is polled, because no replication connection is to be had.
+    polled: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -57,6 +59,7 @@ class Suggestion:
             "slot": self.slot,
             "publication": self.slot,
             "tables": [table.setting for table in self.tables],
+            **({"mode": "poll"} if self.polled else {}),
         }
         found: dict[str, Any] = {"source": source, "log": {"path": self.log}}
         if self.aggregate is not None:
@@ -64,7 +67,14 @@ class Suggestion:
         return found
 
 
-def suggest(survey: Survey, dsn: OpenDsn, *, asked: bool, log: str = "penstock-log") -> Suggestion:
+def suggest(
+    survey: Survey,
+    dsn: OpenDsn,
+    *,
+    asked: bool,
+    log: str = "penstock-log",
+    polled: bool = False,
+) -> Suggestion:
     """`asked`: the user named the tables of the survey, and gets all of them or an error."""
     judged = [(each, unfit(each, survey)) for each in survey.tables]
     left_out = [reason for _, reason in judged if reason is not None]
@@ -85,6 +95,7 @@ def suggest(survey: Survey, dsn: OpenDsn, *, asked: bool, log: str = "penstock-l
         unfit=tuple(sorted(left_out, key=lambda each: each.table)),
         aggregate=aggregate,
         log=log,
+        polled=polled,
     )
 
 

@@ -82,6 +82,13 @@ def _source(suggestion: Suggestion) -> Iterator[str]:
     yield f"slot = {value(suggestion.slot)}"
     yield f"publication = {value(suggestion.slot)}"
     yield ""
+    yield from comment(
+        "Read with SQL functions, each second, instead of a replication connection "
+        "(`penstock docs polling`)."
+    )
+    polled = 'mode = "poll"'
+    yield polled if suggestion.polled else commented(polled)
+    yield ""
     yield from _tables(suggestion)
 
 

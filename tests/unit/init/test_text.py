@@ -59,6 +59,7 @@ def suggestions(draw: st.DrawFn) -> Suggestion:
         unfit=tuple(draw(st.lists(unfit, max_size=2))),
         aggregate=draw(st.none() | st.just(aggregate)),
         log=draw(names.filter(str.strip)),
+        polled=draw(st.booleans()),
     )
 
 
@@ -71,6 +72,7 @@ def test_the_file_means_what_was_suggested(suggestion: Suggestion) -> None:
     config = Config.model_validate(tomllib.loads(text))
     assert [table.name for table in config.source.tables] == [e.table for e in suggestion.tables]
     assert config.source.name == suggestion.name
+    assert config.source.mode == ("poll" if suggestion.polled else "stream")
     for aggregate in config.aggregate:
         assert suggestion.aggregate is not None
         assert aggregate.sources[0].table == suggestion.aggregate.table
