@@ -139,7 +139,7 @@ class PollConfig(Section):
     # From the beginning of one run to that of the next.
     interval_s: Annotated[Number, Field(gt=0, le=3600)] = 1.0
     # A run ends behind the transaction that has so many changes; the next one follows at once.
-    max_changes: Annotated[WholeNumber, Field(ge=1)] = 10_000
+    max_changes: Annotated[WholeNumber, Field(ge=1, le=1_000_000_000)] = 10_000
     # How often a failed run is tried again, after 1, 2, 4 … s, before the next one has its turn.
     retries: Annotated[WholeNumber, Field(ge=0, le=10)] = 3
     # 1: one document for a transaction. 2: one for a change.

@@ -262,14 +262,11 @@ class SlotInUse(SourceError):
 class PollerRunning(SourceError):
     """Another worker polls the slot: one at a time does."""
 
-    def __init__(
-        self, slot: str, pid: int | None, application: str | None, client: str | None
-    ) -> None:
+    def __init__(self, slot: str, pid: int | None, holder: str | None) -> None:
         by = f"process {pid} of the server" if pid else "a session that has just ended"
-        known = ", ".join(filter(None, (application, client and f"from {client}")))
         super().__init__(
             f'replication slot "{slot}" is polled by another worker: {by}'
-            + (f" ({known})" if known else ""),
+            + (f" ({holder})" if holder else ""),
             remedy="One worker polls a slot at a time, and this one has stopped by itself. If the "
             "other is a left-over, run " + (str(terminated([pid])) if pid else "this again"),
             slot=slot,
@@ -289,14 +286,26 @@ class OutputPluginMissing(SourceError):
         )
 
 
+class PeekTooLarge(SourceError):
+    """The server has no room for the rows of one peek."""
+
+    def __init__(self, slot: str, text: str) -> None:
+        super().__init__(
+            f'the server has no room for what a peek at slot "{slot}" brings: {text}',
+            remedy="Nothing was confirmed. Raise temp_file_limit of the role, or make room where "
+            "the server keeps temporary files: the largest transaction must fit there",
+            slot=slot,
+        )
+
+
 class PluginOptionUnknown(SourceError):
     """The plugin on the server is too old for an option that we need."""
 
     def __init__(self, plugin: str, text: str) -> None:
         super().__init__(
             f"the output plugin {plugin} on the server refuses an option: {text}",
-            remedy=f"Install {plugin} 2.5 or newer on the server, or set wal2json_format = 1 in "
-            '[poll], or plugin = "pgoutput" in [source]',
+            remedy=f"Install {plugin} 2.5 or newer on the server, or set plugin = "
+            '"pgoutput" in [source], which needs a slot of its own',
             plugin=plugin,
         )
 
@@ -495,7 +504,7 @@ class NumberNotInJson(SourceError):
             "wal2json writes as null",
             remedy=(
                 'Nothing was confirmed. Set plugin = "pgoutput" in [source], which needs a slot of '
-                "its own, or install wal2json 2.6 or newer"
+                "its own"
             ),
             table=table,
             column=column,

@@ -7,6 +7,7 @@ and a commit that the log has already is dropped.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from penstock.capture.telling import Telling
 from penstock.changelog.identity import FILE as LOG_FILE
 from penstock.changelog.identity import LogIdentity
 from penstock.changelog.maintenance import Pruned
-from penstock.changelog.refusal import check_not_refused
+from penstock.changelog.refusal import check_not_refused, kept_refusals
 from penstock.changelog.settings import log_settings, retention_settings
 from penstock.changelog.storage import LocalStorage
 from penstock.changelog.tables import read_tables
@@ -60,7 +61,8 @@ class Capture:
         self._settings = SessionSettings(
             wal_sender_timeout_s=config.source.wal_sender_timeout_s,
             keepalive_interval_s=config.source.keepalive_interval_s,
-            stale_timeout_s=config.heartbeat.timeout_min * 60,
+            # To poll, a peek may decode for long without a word; a dead connection is found by TCP.
+            stale_timeout_s=math.inf if self._is_polling else config.heartbeat.timeout_min * 60,
             # To poll, the next run waits for it.
             confirm_interval_s=0.0 if self._is_polling else 0.1,
         )
@@ -177,7 +179,9 @@ class Capture:
                 message_prefix=PREFIX if beats else None,
             )
         settings = PollSettings(self._poll.interval_s, self._poll.max_changes)
-        return PollingConnection(self._source.conninfo, self._source.slot, plugin, settings)
+        return PollingConnection(
+            self._source.conninfo, self._source.slot, plugin, settings, log=str(self._log.path)
+        )
 
     def _capture(self, connection: SourceConnection, slot: SlotFacts) -> None:
         """Bring what comes to the log, until the connection ends."""
@@ -210,6 +214,7 @@ class Capture:
                 on_pruned=self._warn_of_full_disk,
                 described=keys.marked,
                 watches_silence=not self._is_polling,
+                on_first_message=lambda: self._following(start_lsn, news=self._telling.connected()),
             )
             pump.keep_small(now)
             connection.start(
@@ -219,9 +224,11 @@ class Capture:
                 messages=bool(self._heartbeat_interval_s),
             )
             self.connections += 1
-            self._following(start_lsn, news=self._telling.connected())
+            if not self._is_polling:  # whose first run shows whether the slot can be read
+                self._following(start_lsn, news=self._telling.connected())
             self._connection = connection
-            pump.run()
+            with log.failures(), kept_refusals(log.storage):
+                pump.run()
         finally:
             self._connection = None
             keys.close()

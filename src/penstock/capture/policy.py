@@ -16,6 +16,7 @@ from penstock.errors import (
     LogInUse,
     LogNotWritten,
     PenstockError,
+    PollerRunning,
     SlotInUse,
     SlotLimitReached,
     SourceUnavailable,
@@ -44,6 +45,8 @@ _REACTIONS: dict[type[PenstockError], Reaction] = {
     # A password that is being rotated, or rules for connections that are being edited, may be
     # wrong for a moment. At the start it is a mistake.
     AuthenticationFailed: Reaction.RETRY_BRIEFLY_LATER,
+    # At the start somebody else polls. Later it may be our own session, which the network lost.
+    PollerRunning: Reaction.RETRY_BRIEFLY_LATER,
     # Everything else needs a person: trying again would only hide it.
     PenstockError: Reaction.STOP,
 }

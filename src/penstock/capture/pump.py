@@ -53,6 +53,8 @@ class Pump:
     on_durable: Callable[[], None] = lambda: None
     # Called after each look of retention.
     on_pruned: Callable[[Pruned, float], None] = lambda _pruned, _now: None
+    # Called when something was received for the first time.
+    on_first_message: Callable[[], None] = lambda: None
     # Called with each description of a table, before the log gets it.
     described: Callable[[bytes], bytes] = lambda payload: payload
     # A server that is polled sends nothing while it decodes, for as long as that takes.
@@ -65,6 +67,7 @@ class Pump:
     _silence: LastingState = field(default_factory=LastingState)
     _prune_at: float = 0.0
     _over_budget: bool = False
+    _has_received: bool = False
 
     def __post_init__(self) -> None:
         self._fragmenter = Fragmenter(self.log.complete_lsn, signal_prefix=PREFIX)
@@ -110,6 +113,9 @@ class Pump:
             self.connection.pause(pause_s)
         run = self.connection.read(max(0.0, min(wake_at, flush_at) - now))
         now = time.monotonic()
+        if run and not self._has_received:
+            self._has_received = True
+            self.on_first_message()
         self.session.receive(run, now)
         if self.watches_silence:
             self._watch_silence(now)

@@ -17,7 +17,7 @@ from penstock.lsn import Lsn
 from penstock.pipelines.source_snapshot import SourceSnapshot
 from penstock.postgres.cancelling import Cancelled
 from penstock.postgres.connect import connect
-from penstock.postgres.polling.lock import is_polled
+from penstock.postgres.poll_lock import read_poller
 from penstock.postgres.slots import read_slot
 
 # Capture is milliseconds behind the server, if it runs and no large transaction is on its way.
@@ -99,7 +99,7 @@ def _capture_is_at_it(source: SourceConfig, lsn: Lsn) -> bool:
 def _is_read(connection: psycopg.Connection, source: SourceConfig) -> bool:
     """Whether somebody reads the slot: all the time, or in runs for which it holds a lock."""
     if source.mode == "poll":
-        return is_polled(connection, source.slot)
+        return read_poller(connection, source.slot) is not None
     facts = read_slot(connection, source.slot)
     return facts is not None and facts.active_pid is not None
 

@@ -63,7 +63,7 @@ def source_snapshot(
     stop = stop or Event()
     check_not_refused(log.storage)
     # Before: what is in the log by now is in the snapshot of its server.
-    end = log.end().lsn
+    end, highest_xid = log.end().lsn, read_highest(log.storage)
     tables = [source.table for source in aggregate.sources]
     with (
         snapshot(
@@ -80,7 +80,7 @@ def source_snapshot(
             if taken.server.timeline != log.identity.timeline:
                 _check_timeline(config, taken.server, end, log)
             check_not_rewound(end, taken.lsn, log.where)
-            check_transaction_ids(read_highest(log.storage), taken.server, log.where)
+            check_transaction_ids(highest_xid, taken.server, log.where)
         # Those whose rows are read: the role may have no right on the others.
         read = [source.table for source in aggregate.sources if source.rows_count]
         keep_as_they_were(taken.connection, read)

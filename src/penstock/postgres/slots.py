@@ -28,6 +28,7 @@ from penstock.lsn import Lsn
 from penstock.postgres.catalog import FAILOVER_VERSION
 from penstock.postgres.failures import translate, translated
 from penstock.postgres.output_plugins import PLUGIN, not_allowed
+from penstock.postgres.poll_lock import Poller, read_poller
 from penstock.postgres.waiting import GaveUp, OnWait, let_finish, run_watched
 
 # Creation waits for every open write transaction. Most are over in seconds; one that is open for a
@@ -233,19 +234,22 @@ def drop_slot(connection: psycopg.Connection, name: str, *, force: bool = False)
     for attempt in range(1, _DROP_ATTEMPTS + 1):
         with translated(f'look at replication slot "{name}"'):
             facts = read_slot(connection, name)
+            # Between two runs nobody holds a slot that is polled.
+            poller = read_poller(connection, name)
         if facts is None:
             return
-        if facts.active_pid is not None and not force:
-            raise _in_use(facts)
+        reader = facts.active_pid or (poller.pid if poller else None)
+        if reader is not None and not force:
+            raise _in_use(facts, poller)
         try:
-            if facts.active_pid is not None:
+            if reader is not None:
                 connection.execute(
-                    "SELECT pg_terminate_backend(%s, %s)", [facts.active_pid, _TERMINATE_TIMEOUT_MS]
+                    "SELECT pg_terminate_backend(%s, %s)", [reader, _TERMINATE_TIMEOUT_MS]
                 )
             connection.execute(drop_sql(name).encode())
         except psycopg.errors.ObjectInUse:
             if attempt == _DROP_ATTEMPTS or not force:
-                raise _in_use(facts) from None
+                raise _in_use(facts, poller) from None
             time.sleep(0.1 * attempt)
         except psycopg.errors.UndefinedObject:
             return
@@ -255,10 +259,13 @@ def drop_slot(connection: psycopg.Connection, name: str, *, force: bool = False)
             return
 
 
-def _in_use(facts: SlotFacts) -> SlotInUse:
+def _in_use(facts: SlotFacts, poller: Poller | None) -> SlotInUse:
+    pid, holder = facts.active_pid, facts.holder
+    if pid is None and poller is not None:
+        pid, holder = poller.pid, poller.holder
     return SlotInUse(
         facts.name,
-        facts.active_pid,
-        holder=facts.holder,
+        pid,
+        holder=holder,
         remedy="Stop Penstock first, or run `penstock teardown --force`, which ends that process",
     )

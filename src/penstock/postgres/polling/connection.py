@@ -5,11 +5,13 @@ the last of a run a keepalive with the position up to which the run has read.
 
 A *run* is peek, then durable, then advance (M4.3):
 
-1. It asks where the flushed WAL ends (L). Nothing new: that is all.
+1. It asks where the flushed WAL ends (L), and where the slot is. Nothing new: that is all.
 2. It peeks up to L, at most so many changes; a transaction comes whole, however large.
-3. Fewer than that many: every commit that ends at or below L was sent, for one that is not decoded
-   yet commits beyond L. A keepalive says so.
-4. When capture has all of it on disk (`send`), the slot is advanced, and the next run may begin.
+3. It asks again where the slot is. Between two statements nobody holds it: one that was moved
+   beyond our position, or made again, has lost changes, and the log is refused.
+4. Fewer changes than that many: every commit that ends at or below L was sent, because one that is
+   not decoded yet commits beyond L. A keepalive says so.
+5. When capture has all of it on disk (`send`), the slot is advanced, and the next run may begin.
 
 Nothing is taken twice: a peek that begins before our position, because the server forgot an
 advance, brings commits that the fragmenter drops.
@@ -32,8 +34,10 @@ from penstock.errors import (
     ConnectionLost,
     DocumentTooLarge,
     OutputPluginMissing,
+    PeekTooLarge,
     PluginOptionUnknown,
     PublicationMissing,
+    SlotAheadOfLog,
     SlotInUse,
     SlotInvalidated,
     SlotMissing,
@@ -54,10 +58,9 @@ from penstock.postgres.libpq_session import (
     sqlstate,
 )
 from penstock.postgres.output_plugins import not_allowed
+from penstock.postgres.poll_lock import lock_slot
 from penstock.postgres.polling import statements
-from penstock.postgres.polling.lock import lock_slot
 from penstock.postgres.polling.plugins import PollPlugin
-from penstock.postgres.publications import has_publication
 from penstock.postgres.slots import read_slot
 from penstock.postgres.system_identity import (
     IN_RECOVERY,
@@ -77,11 +80,22 @@ _NO_IDENTITY = (
     r'no tuple identifier for \w+ in table (".*")|table "(.*)" without primary key or replica'
 )
 # Warnings must reach us: one of them is how PostgreSQL 18 says that it skips changes.
-_SETTINGS = {"client_min_messages": "warning", **VALUE_SETTINGS}
+_SETTINGS = {
+    "client_min_messages": "warning",
+    # The server notices a client that the network has lost, and frees its lock.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    **VALUE_SETTINGS,
+}
 # After so much a run of messages is handed out: it bounds our memory.
 _ENOUGH_BYTES = 2**20
 # How long a clean end may take.
 _GOODBYE_S = 5.0
+# A run decodes so much WAL at the most: one that is broken off has not worked for nothing.
+_MOST_WAL_BYTES = 2**28
+# What the server takes as a number of changes.
+_MOST_CHANGES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,9 @@ class PollSettings:
 
 class _State(Enum):
     IDLE = auto()
+    # Where are WAL and slot, before a peek and after it.
+    LOOKING = auto()
+    CHECKING = auto()
     # A peek was sent, and the server decodes.
     DECODING = auto()
     # Its rows come.
@@ -104,7 +121,10 @@ class _State(Enum):
 class PollingConnection(Closing):
     """Holds the slot's lock from the beginning on."""
 
-    def __init__(self, dsn: str, slot: str, plugin: PollPlugin, settings: PollSettings) -> None:
+    def __init__(
+        self, dsn: str, slot: str, plugin: PollPlugin, settings: PollSettings, *, log: str = ""
+    ) -> None:
+        """`log`: the folder of the log that the slot feeds, for errors."""
         connection = connect_unlimited(dsn, application_name="penstock poll")
         self._session = LibpqSession(connection)
         try:
@@ -124,18 +144,23 @@ class PollingConnection(Closing):
         self._slot = slot
         self._plugin = plugin
         self._settings = settings
+        self._log = log
         self._publication = ""
         self._skipping: SourceError | None = None
         self._state = _State.IDLE
         self._next_run_at = 0.0
-        # Where the run's WAL ends, how many changes it brought, and its last commit.
+        # Where the run's WAL ends, and whether there is more behind it.
         self._wal_end = ZERO
+        self._is_all = True
+        # How many changes the run may bring, how many it brought, and where it began.
+        self._most = settings.max_changes
         self._rows = 0
         self._is_first_row = True
-        self._last_commit = ZERO
+        self._began_at = ZERO
         # What is received and what is durable; the slot is advanced to the latter.
         self._received = ZERO
         self._durable = ZERO
+        self._advancing_to = ZERO
         self._advanced = ZERO
         self.took_a_step = False
 
@@ -219,6 +244,10 @@ class PollingConnection(Closing):
         match self._state:
             case _State.IDLE:
                 return self._begin()
+            case _State.LOOKING:
+                return self._looked()
+            case _State.CHECKING:
+                return self._checked()
             case _State.DECODING:
                 return self._copy_begun()
             case _State.COPYING:
@@ -228,21 +257,45 @@ class PollingConnection(Closing):
 
     def _begin(self) -> list[memoryview]:
         if self._durable > self._advanced:
-            self._session.send(statements.advance(self._slot, self._durable))
+            self._advancing_to = self._durable
+            self._session.send(statements.advance(self._slot, self._advancing_to))
             self._state = _State.ADVANCING
         elif self._may_run and time.monotonic() >= self._next_run_at:
             self._next_run_at = time.monotonic() + self._settings.interval_s
-            (wal_end,) = self._session.row(statements.WAL_END, 1)
-            self._wal_end = Lsn.parse(wal_end)
-            if self._wal_end <= self._received:
-                return [self._keepalive()]  # nothing was written, and the server is alive
-            self._rows = 0
-            self._is_first_row = True
-            self._session.send(
-                self._plugin.peek(self._slot, self._wal_end, self._settings.max_changes)
-            )
-            self._state = _State.DECODING
+            self._session.send(statements.look(self._slot))
+            self._state = _State.LOOKING
         return []
+
+    def _looked(self) -> list[memoryview]:
+        if (wal_end := self._where_wal_ends()) is None:
+            return []
+        self._wal_end = min(wal_end, Lsn(self._received + _MOST_WAL_BYTES))
+        self._is_all = self._wal_end == wal_end
+        if self._wal_end <= self._received:
+            self._state = _State.IDLE
+            return [self._keepalive(self._wal_end)]  # nothing was written: the server is alive
+        self._rows = 0
+        self._is_first_row = True
+        self._began_at = self._received
+        self._session.send(self._plugin.peek(self._slot, self._wal_end, self._most))
+        self._state = _State.DECODING
+        return []
+
+    def _where_wal_ends(self) -> Lsn | None:
+        """Take the answer to `look`, None before it is there; raise if the slot is elsewhere."""
+        if self._pgconn.is_busy():
+            return None
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            raise self._explain(result)
+        self._session.next_result()  # that was all
+        if result.ntuples == 0:
+            raise SlotMissing(self._slot)
+        wal_end, confirmed = (result.get_value(0, column) or b"" for column in range(2))
+        slot_lsn = Lsn.parse(confirmed.decode()) if confirmed else ZERO
+        if slot_lsn > self._durable:
+            raise SlotAheadOfLog(self._slot, slot_lsn, self._log, self._durable)
+        return Lsn.parse(wal_end.decode())
 
     def _copy_begun(self) -> list[memoryview]:
         if self._pgconn.is_busy():
@@ -289,15 +342,33 @@ class PollingConnection(Closing):
         if result is None or result.status != pq.ExecStatus.COMMAND_OK:
             raise self._explain(result)
         self._session.next_result()  # that was all
-        self._state = _State.IDLE
-        if self._rows >= self._settings.max_changes:
-            self._next_run_at = 0.0  # there may be more, which need not wait
-            return []
-        return [self._keepalive()]
+        self._session.send(statements.look(self._slot))
+        self._state = _State.CHECKING
+        return []
 
-    def _keepalive(self) -> memoryview:
-        self._received = max(self._received, self._wal_end)
-        return memoryview(Keepalive(self._wal_end, reply_requested=False).encode())
+    def _checked(self) -> list[memoryview]:
+        """The end of a run: how far it has come, and when the next one begins."""
+        if self._where_wal_ends() is None:
+            return []
+        self._state = _State.IDLE
+        is_capped = self._rows >= self._most
+        if is_capped or not self._is_all:
+            self._next_run_at = 0.0  # there may be more, which need not wait
+        if not is_capped:
+            self._most = self._settings.max_changes
+            return [self._keepalive(self._wal_end)]
+        complete_lsn = max(self._received, self._plugin.complete_lsn)
+        if complete_lsn == self._began_at:
+            # So many rows, and no transaction of ours has ended: they would come again.
+            self._most = min(2 * self._most, _MOST_CHANGES)
+            return []
+        self._most = self._settings.max_changes
+        return [self._keepalive(complete_lsn)]
+
+    def _keepalive(self, lsn: Lsn) -> memoryview:
+        """Say that every commit that ends at or below it was sent."""
+        self._received = max(self._received, lsn)
+        return memoryview(Keepalive(lsn, reply_requested=False).encode())
 
     def _advance_done(self) -> list[memoryview]:
         if self._pgconn.is_busy():
@@ -308,7 +379,8 @@ class PollingConnection(Closing):
         if not is_harmless and (result is None or result.status != pq.ExecStatus.TUPLES_OK):
             raise self._explain(result)
         self._session.next_result()  # that was all
-        self._advanced = self._durable
+        # Not what is durable by now: more may be, since the statement was sent.
+        self._advanced = self._advancing_to
         self._state = _State.IDLE
         return self._begin()
 
@@ -346,8 +418,8 @@ class PollingConnection(Closing):
         match sqlstate(result):
             case decoding_errors.OBJECT_IN_USE:
                 return SlotInUse(self._slot, decoding_errors.in_use_by(text))
-            case decoding_errors.UNDEFINED_OBJECT | decoding_errors.NOT_IN_STATE:
-                return self._explain_slot(text)
+            case decoding_errors.UNDEFINED_OBJECT | decoding_errors.NOT_IN_STATE as code:
+                return self._explain_slot(code, text)
             case "42501" as code:
                 refused = not_allowed(code, text, self._plugin.name)
                 return refused or decoding_errors.may_not_replicate(
@@ -357,20 +429,25 @@ class PollingConnection(Closing):
                 return OutputPluginMissing(self._plugin.name)
             case "22023":
                 return PluginOptionUnknown(self._plugin.name, text)
-            case "54000" | "XX000" if getattr(self._plugin, "format_version", None) == 1:
-                # One document for a transaction, and no text is larger than 1 GB.
+            case "54000":
+                # wal2json's format 1 has one document for a transaction.
                 return DocumentTooLarge(self._slot)
+            case "XX000" if "alloc request size" in text:
+                return DocumentTooLarge(self._slot)
+            case "53400" | "53200" | "53100":
+                return PeekTooLarge(self._slot, text)
             case code if code in decoding_errors.NO_UTF8:
                 return decoding_errors.not_utf8()
         return ConnectionLost(f"the slot could not be read: {text}", remedy=RECONNECTS)
 
-    def _explain_slot(self, text: str) -> SourceError:
+    def _explain_slot(self, code: str, text: str) -> SourceError:
         """Tell a slot that is gone or lost from a publication that is."""
         facts = read_slot(self._connection, self._slot)
         if facts is None:
             return SlotMissing(self._slot)
         if facts.invalidation:
             return SlotInvalidated(self._slot, facts.invalidation)
-        if self._publication and not has_publication(self._connection, self._publication):
+        if code == decoding_errors.UNDEFINED_OBJECT:
+            # Also if it was made again: what changed without it cannot be decoded.
             return PublicationMissing(self._publication, while_running=True)
         return ConnectionLost(f"the slot could not be read: {text}", remedy=RECONNECTS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Protocol
 
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.names import TableName
 from penstock.postgres.polling import statements
 from penstock.postgres.polling.wal2json import Translator
@@ -26,6 +26,10 @@ class PollPlugin(Protocol):
     """One peek at a time: `peek` begins it, `messages` takes its rows in order."""
 
     name: str
+
+    @property
+    def complete_lsn(self) -> Lsn:
+        """The end of the last transaction that was read whole, also if it made no messages."""
 
     def peek(self, slot: str, wal_end: Lsn, most: int) -> str: ...
 
@@ -45,6 +49,10 @@ class Pgoutput:
             # An option of 14 and newer, which are all that we accept.
             "messages": str(messages).lower(),
         }
+
+    @property
+    def complete_lsn(self) -> Lsn:
+        return ZERO  # it says nothing of transactions without changes
 
     def peek(self, slot: str, wal_end: Lsn, most: int) -> str:
         return statements.peek_messages(slot, wal_end, most, self._options)
@@ -77,6 +85,10 @@ class Wal2json:
         return Translator(
             self.format_version, message_prefix=self._message_prefix, known=self._known()
         )
+
+    @property
+    def complete_lsn(self) -> Lsn:
+        return self._translator.complete_lsn
 
     def peek(self, slot: str, wal_end: Lsn, most: int) -> str:
         return statements.peek_texts(slot, wal_end, most, self._options)

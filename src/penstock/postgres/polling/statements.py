@@ -11,8 +11,17 @@ from collections.abc import Mapping
 
 from penstock.lsn import Lsn
 
-# In the WAL that is flushed, and so decoded, everything that has committed by now is below it.
-WAL_END = "SELECT pg_catalog.pg_current_wal_flush_lsn()"
+
+def look(slot: str) -> str:
+    """Where the flushed WAL ends, and where the slot is; no row if there is no such slot.
+
+    In the WAL that is flushed, and so decoded, everything that has committed by now is below it.
+    """
+    return (
+        "SELECT pg_catalog.pg_current_wal_flush_lsn(), confirmed_flush_lsn"
+        f" FROM pg_catalog.pg_replication_slots WHERE slot_name = {quoted(slot)}"
+    )
+
 
 # What IDENTIFY_SYSTEM answers with; the name of a WAL file begins with its timeline.
 IDENTIFY = """

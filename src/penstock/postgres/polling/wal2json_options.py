@@ -26,15 +26,12 @@ def slot_options(
     *,
     message_prefix: str | None = None,
     types: bool = True,
-    numbers_as_text: bool = False,
 ) -> dict[str, str]:
     """Return the names and values to pass to `pg_logical_slot_peek_changes`.
 
     `message_prefix`: the one prefix of logical messages that are wanted.
     `types`: type names and modifiers too. Without them a decimal has no scale and a user's type no
     name, and documents are shorter.
-    `numbers_as_text`: NaN and the infinities arrive as they are. wal2json has it from 2.6 on, and
-    an older one answers that the option is unknown.
     """
     options = {
         "format-version": str(format_version),
@@ -55,8 +52,6 @@ def slot_options(
     }
     if format_version == 2:
         options["include-transaction"] = "1"
-    if numbers_as_text:
-        options["numeric-data-types-as-string"] = "1"
     return options
 
 

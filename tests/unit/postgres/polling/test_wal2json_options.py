@@ -42,4 +42,3 @@ def test_types_and_text_of_numbers_are_choices() -> None:
     assert slot_options(2, TABLES, types=False)["include-types"] == "0"
     # wal2json 2.5 does not know it.
     assert "numeric-data-types-as-string" not in slot_options(2, TABLES)
-    assert slot_options(2, TABLES, numbers_as_text=True)["numeric-data-types-as-string"] == "1"

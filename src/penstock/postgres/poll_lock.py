@@ -7,6 +7,7 @@ between us and the server gives a session to others meanwhile, so that the lock 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import psycopg
 
@@ -35,24 +36,33 @@ def lock_slot(connection: psycopg.Connection, dsn: str, slot: str) -> None:
     deadline = time.monotonic() + _NOTICED_S
     while not _is_locked(connection, slot):
         if time.monotonic() > deadline:
-            raise _running(connection, slot)
+            poller = read_poller(connection, slot)
+            raise PollerRunning(
+                slot, poller.pid if poller else None, poller.holder if poller else None
+            )
         time.sleep(_LOOK_EVERY_S)
 
 
-def is_polled(connection: psycopg.Connection, slot: str) -> bool:
-    """Whether a worker holds the lock."""
-    return connection.execute(_HOLDER.encode(), {"slot": slot}).fetchone() is not None
+@dataclass(frozen=True, slots=True)
+class Poller:
+    """The worker that holds the lock; what the role may not see is None."""
+
+    pid: int
+    application: str | None
+    client: str | None
+
+    @property
+    def holder(self) -> str | None:
+        known = (self.application, self.client and f"from {self.client}")
+        return ", ".join(filter(None, known)) or None
+
+
+def read_poller(connection: psycopg.Connection, slot: str) -> Poller | None:
+    """The worker that polls a slot of this database, if there is one."""
+    row = connection.execute(_HOLDER.encode(), {"slot": slot}).fetchone()
+    return None if row is None else Poller(*row)
 
 
 def _is_locked(connection: psycopg.Connection, slot: str) -> bool:
     row = connection.execute(_TRY.encode(), {"slot": slot}).fetchone()
     return row is not None and bool(row[0])
-
-
-def _running(connection: psycopg.Connection, slot: str) -> PollerRunning:
-    pid, application, client = connection.execute(_HOLDER.encode(), {"slot": slot}).fetchone() or (
-        None,
-        None,
-        None,
-    )
-    return PollerRunning(slot, pid, application, client)
