@@ -220,16 +220,14 @@ def test_a_partition_without_its_identity_is_a_warning_and_changes_no_exit_code(
         assert done.exit_code == 0, done.output
         first, *rest = done.stderr.splitlines()
         assert first == f"warning: {LACKING.format(f'aggregate {name}')}"
-        assert f"    {alter};" in rest
+        assert any(line.endswith(f", or: {alter}") for line in rest)
         assert "warning" not in done.stdout
     done = command(parted, "verify")
     assert done.exit_code == 0, done.output
     # As it is called here.
-    fix = f"  fix: Run `penstock setup --config {parted}`, or:"
-    assert done.stderr.splitlines()[:3] == [
+    assert done.stderr.splitlines()[:2] == [
         f"warning: {LACKING.format('aggregate counts')}",
-        fix,
-        f"    {alter};",
+        f"  fix: Run `penstock setup --config {parted}`, or: {alter}",
     ]
     as_json = command(parted, "verify", "counts", "--json")
     assert as_json.exit_code == 0

@@ -17,7 +17,7 @@ import pytest
 from penstock.errors import ConnectionLost, SourceUnavailable
 from penstock.lsn import ZERO, Lsn
 from penstock.postgres import connection as connection_module
-from penstock.postgres import pace
+from penstock.postgres import libpq_session, pace
 from penstock.postgres.connect import connect
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.copying import copied_blocks
@@ -214,7 +214,7 @@ def test_the_end_is_in_time_although_the_server_reads_nothing(
 def test_a_command_to_a_server_that_reads_nothing_is_given_up(
     database18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(libpq_session, "ANSWER_S", 0.2)
     prepare(database18)
     with (
         Proxy(database18.server.port) as proxy,

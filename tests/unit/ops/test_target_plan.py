@@ -71,6 +71,7 @@ def test_targets_are_made_between_the_publication_and_the_slot() -> None:
         "table penstock.parked",
         "table penstock.targets",
         "table penstock.stops",
+        "table penstock.sources",
         "table penstock.staged",
         "target public.stats of aggregate counts",
         'replication slot "penstock"',
@@ -113,6 +114,7 @@ def test_a_role_that_does_not_set_up_is_granted_what_it_needs() -> None:
         "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.parked TO writer",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.targets TO writer",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.stops TO writer",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.sources TO writer",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.staged TO writer",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON public.stats TO writer",
     )

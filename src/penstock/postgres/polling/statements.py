@@ -18,7 +18,7 @@ def look(slot: str) -> str:
     In the WAL that is flushed, and so decoded, everything that has committed by now is below it.
     """
     return (
-        "SELECT pg_catalog.pg_current_wal_flush_lsn(), confirmed_flush_lsn"
+        "SELECT pg_catalog.pg_current_wal_flush_lsn(), confirmed_flush_lsn"  # noqa: S608 - quoted
         f" FROM pg_catalog.pg_replication_slots WHERE slot_name = {quoted(slot)}"
     )
 
