@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.changelog.checking import check_log
@@ -16,10 +17,13 @@ from penstock.errors import (
     PollerRunning,
     PrivilegeMissing,
     PublicationMissing,
+    SlotAheadOfLog,
+    SlotInUse,
     SlotInvalidated,
     SlotMissing,
 )
 from penstock.lsn import Lsn
+from penstock.ops.teardown import teardown
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.polling.plugins import Pgoutput
 from support.capturing import capture_config, capturing
@@ -31,7 +35,7 @@ from support.proxy import Proxy
 from support.repeats import repeats
 from support.replication import replicating
 from support.waiting import eventually
-from support.workload import PUBLICATION, SLOT, Writers, insert_items, prepare
+from support.workload import PUBLICATION, SCHEMA, SLOT, Writers, insert_items, prepare
 
 KILLS = repeats(4, soak=30)
 ROWS = repeats(20_000, soak=1_000_000)
@@ -225,6 +229,109 @@ def test_a_slot_that_went_back_brings_nothing_twice(
             mirror.must_equal(database)
         assert mirror.commits[: len(commits)] == commits
         assert database.confirmed(SLOT) > ours
+
+
+MOVES = {
+    "advanced": "SELECT count(*) FROM pg_logical_slot_get_binary_changes('penstock', NULL, NULL,"
+    " 'proto_version', '1', 'publication_names', 'penstock')",
+    "made again": "SELECT pg_drop_replication_slot('penstock');"
+    " SELECT pg_create_logical_replication_slot('penstock', 'pgoutput')",
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_slot_that_somebody_moved_between_two_runs_refuses_the_log_for_good(
+    database: Database, tmp_path: Path, move: str
+) -> None:
+    # M1.8: nobody holds the slot between two runs, and what was taken from it is lost to the log.
+    prepare(database)
+    config = polling(database.dsn(), tmp_path, interval_s=2.0)
+    mirror = Mirror(tmp_path)
+    with capturing(config) as running, database.connect() as connection:
+        mirror.must_equal(database)
+        written = database.wal_position()
+        eventually(lambda: database.confirmed(SLOT) >= written, "the run is over")
+        insert_items(connection, 1)
+        for statement in MOVES[move].split("; "):
+            eventually(lambda: _is_done(database, statement), "moved")  # noqa: B023
+        assert isinstance(running.failure(), SlotAheadOfLog)
+    with capturing(config) as running:
+        assert isinstance(running.failure(), SlotAheadOfLog), "and it does not lapse"
+    assert mirror.read().rows("items") == {}
+
+
+def _is_done(database: Database, statement: str) -> bool:
+    """Unless a run has the slot at this moment."""
+    try:
+        database.rows(statement)
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
+
+
+def test_teardown_sees_the_worker_between_two_runs(database: Database, tmp_path: Path) -> None:
+    # M4.1
+    prepare(database)
+    config = polling(database.dsn(), tmp_path, interval_s=2.0)
+    with capturing(config) as running:
+        running.connected()
+        Mirror(tmp_path).must_equal(database)
+        with pytest.raises(SlotInUse, match="penstock poll"):
+            teardown(config)
+        assert database.value("SELECT count(*) FROM pg_replication_slots") == 1
+
+
+def test_messages_of_others_beyond_the_cap_do_not_stop_it(
+    database: Database, tmp_path: Path
+) -> None:
+    # M7.6: any role may emit them; they count as changes of a peek.
+    prepare(database)
+    config = polling(database.dsn(), tmp_path, max_changes=10)
+    beating = config.model_copy(
+        update={"heartbeat": config.heartbeat.model_copy(update={"interval_min": 5.0})}
+    )
+    database.rows(
+        "SELECT count(pg_logical_emit_message(false, 'x', 'y')) FROM generate_series(1, 500)"
+    )
+    with capturing(beating) as running:
+        Mirror(tmp_path).must_equal(database)
+        written = database.wal_position()
+        eventually(lambda: database.confirmed(SLOT) >= written, "advanced")
+        assert running.connections == 1
+
+
+@pytest.mark.parametrize("rows", [300, 20_000, 75_000])
+def test_large_transactions_between_small_ones_are_read_once(
+    database18: Database, tmp_path: Path, rows: int
+) -> None:
+    # M4.3: the large one becomes durable in several flushes while the slot is advanced.
+    prepare(database18)
+    mirror = Mirror(tmp_path)
+    with database18.connect() as connection:
+        for count in (1, rows, 1):
+            insert_items(connection, count)
+    with capturing(polling(database18.dsn(), tmp_path, max_changes=100)) as running:
+        mirror.await_marker(database18, within_s=60)
+        assert len(mirror.rows("items")) == rows + 2
+        written = database18.wal_position()
+        eventually(lambda: database18.confirmed(SLOT) >= written, "advanced")
+        assert running.connections == 1
+
+
+@pytest.mark.every_version
+def test_a_publication_that_was_made_again_needs_a_person_too(
+    database: Database, tmp_path: Path
+) -> None:
+    # M3.7: to create it again does not bring back changes.
+    prepare(database)
+    mirror = Mirror(tmp_path)
+    with capturing(polling(database.dsn(), tmp_path, interval_s=1.0)) as running:
+        mirror.must_equal(database)
+        with database.connect() as connection:
+            connection.execute(f"DROP PUBLICATION {PUBLICATION}")
+            insert_items(connection, 3)
+            connection.execute(SCHEMA[-1])
+        assert isinstance(running.failure(), PublicationMissing)
 
 
 @pytest.mark.every_version

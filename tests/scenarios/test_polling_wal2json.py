@@ -142,6 +142,27 @@ def test_a_transaction_larger_than_the_cap_comes_in_portions(
 
 @ON_15
 @FORMATS
+def test_transactions_of_others_beyond_the_cap_do_not_stop_it(
+    database: Database, tmp_path: Path, form: int
+) -> None:
+    # M1.2: they count as rows of a peek and bring no change.
+    prepare(database, slot=False)
+    database.create_slot(SLOT, "wal2json")
+    with database.connect() as connection:
+        for _ in range(100):
+            connection.execute("INSERT INTO unpublished (body) VALUES ('x')")
+    config = polling(
+        database.dsn(), tmp_path, form, tables=["items", "markers"], poll={"max_changes": 10}
+    )
+    with capturing(config) as running:
+        Mirror(tmp_path).must_equal(database)
+        written = database.wal_position()
+        eventually(lambda: database.confirmed(SLOT) >= written, "advanced")
+        assert running.connections == 1
+
+
+@ON_15
+@FORMATS
 def test_a_change_that_wal2json_leaves_out_stops_it(
     database: Database, tmp_path: Path, form: int
 ) -> None:

@@ -87,7 +87,7 @@ def test_the_job_says_why_spark_failed_and_keeps_the_end_of_spark_s_log(
     def a_worker_dies() -> bool:
         """As the kernel ends one when memory is short; it may be idle or at work."""
         for pid, line in job.family().items():
-            if "pyspark.daemon" in line:
+            if "pyspark.daemon pyspark.worker" in line:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         database18.run("UPDATE notifications SET status = 'b' WHERE id = 1")

@@ -16,11 +16,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.changelog.transaction_ids import read_highest
 from penstock.errors import SetupBlocked, TableRewritten
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.names import TableName
 from penstock.pipelines.in_flight import unseen_ranges
 from penstock.pipelines.log_deltas import log_deltas
+from penstock.pipelines.source_snapshot import source_snapshot
 from penstock.pipelines.sums import rolled_up
 from penstock.postgres.embedded import EmbeddedPostgres
 from penstock.postgres.snapshots import Snapshot, keep_as_they_were, snapshot
@@ -28,6 +30,7 @@ from penstock.postgres.waiting import Blocker
 from support.capturing import capturing
 from support.database import Database
 from support.ops import on_18
+from support.targets import declared
 from support.truth import NOTIFICATIONS, complete, no_spark, published, truth, truth_of
 from support.waiting import eventually
 
@@ -142,6 +145,45 @@ def test_a_commit_that_waits_for_a_standby_is_in_no_polled_snapshot_by_halves(
         committing.result(10)
         with snapshot(database.dsn(), polled=True) as source:
             assert truth_of(source)[1] == {("s", "a"): (1, Decimal("1.00"))}
+
+
+@pytest.mark.parametrize("mode", ["stream", "poll"])
+def test_a_snapshot_that_waits_while_capture_goes_on_is_of_the_same_server(
+    database: Database, tmp_path: Path, mode: str
+) -> None:  # M1.8: the ids that the log learns meanwhile are newer than the server's answer
+    database.run(*NOTIFICATIONS)
+    config = published(database, tmp_path)
+    source = config.source.model_copy(update={"mode": mode})
+    config = config.model_copy(update={"source": source})
+    log = None
+    with (
+        capturing(config) as running,
+        database.connect(autocommit=False) as open_transaction,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running.connected()
+        open_transaction.execute("INSERT INTO notifications VALUES (-1, 's', 'a', 1)")
+        log = complete(tmp_path, database.wal_position())
+        told: list[Any] = []
+
+        def taken() -> Lsn:
+            with source_snapshot(config, declared(), log, on_wait=told.append) as found:
+                return found.lsn
+
+        waiting = pool.submit(taken)
+        try:
+            eventually(lambda: told, "it waits")
+            with database.connect() as connection:
+                for number in range(1, 30):
+                    connection.execute(
+                        "INSERT INTO notifications VALUES (%s, 's', 'b', 1)", [number]
+                    )
+            before = read_highest(log.storage)
+            eventually(lambda: read_highest(log.storage) > before, "noted", within_s=20)
+        finally:
+            open_transaction.commit()
+        assert waiting.result(20) > ZERO
+    assert not (tmp_path / "refused.json").exists()
 
 
 @contextmanager
