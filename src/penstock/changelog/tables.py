@@ -97,6 +97,11 @@ class TableBook:
         if key in self._entries:
             self._used_in[key] = segment
 
+    def _is_in_force(self, key: bytes) -> bool:
+        """Whether the table is described so now, and not by another name."""
+        messages = self._in_force.get(self._entries[key].oid)
+        return messages is not None and _key(messages[0]) == key
+
     def forget_before(self, first_segment: int) -> None:
         """Drop definitions that nobody needs, now that the log begins with that segment.
 
@@ -109,7 +114,7 @@ class TableBook:
             key
             for key in unused
             if newest_of_name[_name(key)] != key
-            or _key(self._in_force[self._entries[key].oid][0]) != key
+            or not self._is_in_force(key)
         ]
         rest = [key for key in unused if key not in set(replaced)]
         for key in (*replaced, *rest[: max(0, len(rest) - _MOST_UNUSED)]):
