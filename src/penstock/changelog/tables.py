@@ -111,10 +111,7 @@ class TableBook:
         unused = [key for key in self._entries if self._used_in[key] < first_segment]
         newest_of_name = {_name(key): key for key in self._entries}
         replaced = [
-            key
-            for key in unused
-            if newest_of_name[_name(key)] != key
-            or not self._is_in_force(key)
+            key for key in unused if newest_of_name[_name(key)] != key or not self._is_in_force(key)
         ]
         rest = [key for key in unused if key not in set(replaced)]
         for key in (*replaced, *rest[: max(0, len(rest) - _MOST_UNUSED)]):
