@@ -4,6 +4,9 @@ Of several aliases the first that is not NULL counts. A column that is added wit
 one that is dropped while an earlier alias is NULL in some rows, change what counts without a word
 in the log. What cannot have changed anything goes on: a column that is added empty, and one that is
 dropped behind a column that is NOT NULL.
+
+A column of which no alias is left stops its aggregate as well: before the next change of the table
+another column may have its name.
 """
 
 from __future__ import annotations
@@ -49,8 +52,12 @@ def alias_stops(
     for name in aggregate.inputs:
         names = source.names(name)
         there = [each for each in names if each in now]
-        if len(names) == 1 or not there:
-            continue  # that a column is gone is found otherwise
+        if not there:
+            if noted := [each for each in names if each in before]:
+                yield Stop(StopCode.COLUMN_GONE, str(table.name), noted[0])
+            continue
+        if len(names) == 1:
+            continue  # that it was replaced is found by its number
         numbers = {now[each] for each in there}
         known = {before[each] for each in names if each in before}
         for each in there:

@@ -138,16 +138,20 @@ def require_ready(config: Config) -> None:
     Not while one waits for a reset, or will because its sources lost changes: the job waits too.
     """
     log = LogReader(config.log.path)
-    sources = read_sources(config)
-    troubles = [
-        _trouble(writer, sources, log) for writer in _writers(config, log, threading.Event())
-    ]
+    sources = _sources(config, log)
+    troubles = [_trouble(writer, sources) for writer in _writers(config, log, threading.Event())]
     for error in troubles:
         if error is not None and None not in troubles:
             raise error
 
 
-def _trouble(writer: Writer, sources: Sources, log: LogReader) -> Exception | None:
+def _sources(config: Config, log: LogReader) -> Sources:
+    """Read the catalog, and before it the position up to which the log may have other types."""
+    known_up_to = log.end().lsn
+    return replace(read_sources(config), known_up_to=known_up_to)
+
+
+def _trouble(writer: Writer, sources: Sources) -> Exception | None:
     """Why an aggregate cannot be followed; None: it can, or it waits for a reset, or will."""
     try:
         writer.tables = sources.tables
@@ -156,7 +160,7 @@ def _trouble(writer: Writer, sources: Sources, log: LogReader) -> Exception | No
             return None
         if (unfit := sources.unfit.get(writer.name)) is not None:
             return None if has_begun else unfit.error
-        bind(writer.config, types_of(sources.tables), log.end().lsn)
+        bind(writer.config, types_of(sources.tables), sources.known_up_to)
         writer.check()
     except PenstockError as error:
         if _concerns_all(error):
@@ -207,6 +211,9 @@ class Job:
         self._followed: list[_Followed] = []
         # By aggregate, as it was last found to be computable.
         self._bound: dict[str, Bound] = {}
+        # The aggregates that stopped since the query was planned. One that comes back may have
+        # other tables than the query asks for.
+        self._left: set[str] = set()
         # Set when an aggregate may come back, or the query asks for types that were.
         self._again = threading.Event()
         # While it is planned what is followed, nobody compares that with the sources.
@@ -250,7 +257,7 @@ class Job:
         with ExitStack() as stack:
             self._tell_left()
             self._prepare(stack)
-            self._plan(read_sources(self._config))
+            self._plan(_sources(self._config, self._log))
             self._look_at_sources()
             stack.enter_context(self._beside(self._seed_all, "seeding"))
             stack.enter_context(self._beside(self._retry_all, "retrying"))
@@ -308,6 +315,9 @@ class Job:
             if (bound := self._ready(writer, sources)) is not None
         ]
         self._require_some()
+        self._begin_with(found)
+
+    def _begin_with(self, found: Sequence[_Followed]) -> None:
         # What is applied, or will be seeded, need not be summed. Should a position go back all the
         # same, as when a reset fails, the log is read again.
         end = self._start = self._log.end().lsn
@@ -329,14 +339,34 @@ class Job:
             try:
                 with self._planning:
                     self._again.clear()
-                    self._plan(read_sources(self._config))
+                    # Not those that come back while the catalog is read.
+                    back = {each.name for each in self._writers if each.follows}
+                    sources = _sources(self._config, self._log)
+                    self._left -= back
+                    self._plan(sources)
                     self._look_at_sources()
             except SourceError as error:
                 if not may_pass(error):
-                    raise
+                    self._keep_plan(error)
+                    return
                 self._stopping.wait(_SOURCE_AWAY_S)
             else:
                 return
+
+    def _keep_plan(self, error: SourceError) -> None:
+        """Go on with the aggregates of the last plan; the others wait for a look that succeeds."""
+        _LOG.error(
+            "the source's tables cannot be looked at",
+            reason=error.problem,
+            remedy=error.remedy,
+            meanwhile="an aggregate that was reset or corrected is not followed",
+        )
+        self._begin_with([each for each in self._followed if self._is_current(each.writer)])
+
+    def _is_current(self, writer: Writer) -> bool:
+        """Return whether the query may be applied to an aggregate."""
+        # In this order: one that comes back is among those that left before it follows.
+        return writer.follows and writer.name not in self._left
 
     def _ready(self, writer: Writer, sources: Sources) -> Bound | None:
         """What is asked of the log for an aggregate; None: it has stopped or is in trouble."""
@@ -357,7 +387,7 @@ class Job:
         return bound if writer.follows else None
 
     def _bind(self, writer: Writer, sources: Sources) -> Bound:
-        bound = bind(writer.config, types_of(sources.tables), self._log.end().lsn)
+        bound = bind(writer.config, types_of(sources.tables), sources.known_up_to)
         # wal2json sends no oids: the log has others. A replaced table is seen in the catalog then.
         return bound.of_tables(sources.tables) if self._config.source.publishes else bound
 
@@ -473,6 +503,7 @@ class Job:
 
     def _look_at(self, writer: Writer) -> None:
         if writer.stop is not None:
+            self._left.add(writer.name)
             if writer.is_back():
                 _LOG.info("aggregate goes on after a reset", aggregate=writer.name)
                 for event in (_NOT_FOLLOWED, _STOPPED):
@@ -490,7 +521,7 @@ class Job:
     def _is_well(self, writer: Writer) -> bool:
         """Whether one that was in trouble can be followed, as far as can be seen from here."""
         try:
-            found = _trouble(writer, read_sources(self._config), self._log)
+            found = _trouble(writer, _sources(self._config, self._log))
         except SourceError:
             return False
         if isinstance(found, PenstockError):
@@ -516,12 +547,15 @@ class Job:
                 with self._its_own(writer):
                     noted[writer.name] = writer.noted()
         # Not before: a seeding that ends in between knows the sources better than we do.
-        sources = read_sources(self._config)
+        sources = _sources(self._config, self._log)
         for writer in self._writers:
             if writer.follows:
                 with self._its_own(writer):
                     self._judge(writer, sources, noted.get(writer.name))
-        if any(each.writer.follows and self._is_outdated(each, sources) for each in self._followed):
+        is_back = any(each.follows and each.name in self._left for each in self._writers)
+        if is_back or any(
+            each.writer.follows and self._is_outdated(each, sources) for each in self._followed
+        ):
             self._again.set()
 
     def _judge(self, writer: Writer, sources: Sources, before: Noted | None) -> None:
@@ -712,7 +746,7 @@ class Job:
         """
         writer, bound = self._followed[number].writer, self._followed[number].bound
         applied = None
-        if writer.follows:
+        if self._is_current(writer):
             compute = partial(self._batch, result, number, number)
             read_again = partial(self._read_again, number)
             summed_after = Lsn(bound.summed.applied_lsn)
@@ -721,7 +755,7 @@ class Job:
                     applied = writer.apply(covered, compute, read_again, summed_after)
             except _Retyped as found:
                 self._settle(writer, found.stop)
-        if self._has_stopped(writer) or not writer.follows:
+        if self._has_stopped(writer) or not self._is_current(writer):
             return True
         if applied is not None and applied.changes and not self._has_applied:
             _LOG.info("first change applied", aggregate=writer.name)

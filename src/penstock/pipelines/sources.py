@@ -11,6 +11,7 @@ from penstock.config import Config
 from penstock.declarations import AggregateConfig
 from penstock.decode.stops import Stop, StopCode
 from penstock.errors import InputUnfit, PenstockError, SourceError
+from penstock.lsn import ZERO, Lsn
 from penstock.names import TableName
 from penstock.pipelines.old_values import partition_error
 from penstock.pipelines.partition_fixes import fix_partitions
@@ -40,6 +41,8 @@ class Sources:
     unfit: Mapping[str, Unfit]
     # By aggregate.
     marks: Mapping[str, Marks]
+    # A position of the log from before the catalog was read.
+    known_up_to: Lsn = ZERO
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.declarations import AggregateConfig
-from penstock.decode.stops import StopCode
+from penstock.decode.stops import Stop, StopCode
 from penstock.names import TableName
+from penstock.pipelines.alias_changes import alias_stop
 from penstock.pipelines.source_marks import (
     Marks,
     marked_columns,
@@ -212,3 +213,17 @@ def test_a_rewrite_during_a_look_is_noticed_by_the_next_one(database: Database) 
     stop = marks_stop(during, marks(database, AGGREGATE))
     assert stop is not None
     assert (stop.code, stop.column) == (StopCode.COLUMN_REWRITTEN, "status")
+
+
+def test_a_column_that_is_gone_at_a_look_stops_before_another_one_has_its_name(
+    database: Database,
+) -> None:
+    database.run(*TABLES)
+    before = marks(database, AGGREGATE)
+    database.run("ALTER TABLE notes DROP status")
+    now = marks(database, AGGREGATE)
+    with database.connect() as connection:
+        tables = read_tables(connection, [source.table for source in AGGREGATE.sources])
+    assert marks_stop(before, now) is None
+    stop = alias_stop(AGGREGATE, before, now, tables)
+    assert stop == Stop(StopCode.COLUMN_GONE, "public.notes", "status")

@@ -17,11 +17,18 @@ from penstock.changelog.runs import BatchRange
 from penstock.config import Config
 from penstock.decode.deltas import Deltas, WantedDeltas
 from penstock.decode.stops import Stop, StopCode
-from penstock.errors import ComputationFailed, LogBehind, TargetMismatch, TargetUnavailable
+from penstock.errors import (
+    ComputationFailed,
+    LogBehind,
+    SourceError,
+    TargetMismatch,
+    TargetUnavailable,
+)
 from penstock.lsn import Lsn
 from penstock.pipelines import job as job_module
 from penstock.pipelines.deciding import Covered
 from penstock.pipelines.job import Job
+from penstock.pipelines.sources import Sources
 from penstock.postgres.cancelling import Cancelled
 from support.disk import no_room
 from support.source_log import Log
@@ -152,3 +159,69 @@ def test_a_stopped_aggregate_whose_target_is_unusable_too_is_not_logged_all_the_
             with job._its_own(writer):
                 job._look_at(writer)
     assert [each["event"] for each in said] == ["aggregate not followed", "aggregate stopped"]
+
+
+def test_an_aggregate_that_comes_back_is_applied_by_a_query_that_was_planned_since(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M4.6, M5.8: the running one asks for the tables from before the reset
+    writer = mocked(job, stop=Stop(StopCode.TABLE_REPLACED, "notes"), needs_seed=False)
+
+    def is_back() -> bool:
+        writer.stop = None
+        return True
+
+    writer.is_back = is_back
+    bound: Any = job._followed[0].bound
+    bound.summed.applied_lsn = 0
+    covered = Covered(job._log_id, END, END)
+    job._look_at(writer)
+    assert job._again.is_set()
+    assert job._is_applied(0, Mock(), covered)
+    assert not writer.apply.called
+    monkeypatch.setattr(job_module, "read_sources", lambda _: Sources({}, {}, {}))
+    monkeypatch.setattr(Job, "_plan", Mock())
+    monkeypatch.setattr(Job, "_judge", Mock())
+    monkeypatch.setattr(Job, "_is_outdated", Mock(return_value=False))
+    job._plan_again()
+    assert not job._again.is_set()
+    job._is_applied(0, Mock(), covered)
+    assert writer.apply.called
+
+
+def test_types_are_known_up_to_where_the_log_was_before_they_were_read(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M4.6: what comes to the log meanwhile may have others
+    log = Mock(end=Mock(return_value=Mock(lsn=END)))
+
+    def read(_: Config) -> Sources:
+        log.end.return_value = Mock(lsn=Lsn(END + 16))
+        return Sources({}, {}, {})
+
+    monkeypatch.setattr(job_module, "read_sources", read)
+    monkeypatch.setattr(job, "_log", log)
+    monkeypatch.setattr(job, "_plan", planned := Mock())
+    monkeypatch.setattr(job, "_look_at_sources", Mock())
+    job._plan_again()
+    (sources,) = planned.call_args.args
+    bound = Mock()
+    monkeypatch.setattr(job_module, "bind", bound)
+    job._bind(mocked(job), sources)
+    assert bound.call_args.args[-1] == END
+
+
+def test_a_source_that_refuses_to_be_looked_at_leaves_the_old_plan(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M7.3
+    mocked(job, away=None, is_behind=False, needs_seed=False, applied_lsn=Lsn(END - 1))
+    (was,) = job._followed
+    error = SourceError("permission denied", remedy="GRANT CONNECT")
+    monkeypatch.setattr(job_module, "read_sources", Mock(side_effect=error))
+    job._left.add("another")
+    with capture_logs() as said:
+        job._plan_again()
+    assert [each.writer for each in job._followed] == [was.writer]
+    # Not where the query began: the log may have let go of that.
+    assert job._start == Lsn(END - 1)
+    assert job._left == {"another"}
+    (log,) = said
+    assert (log["log_level"], log["reason"]) == ("error", "permission denied")
