@@ -51,6 +51,7 @@ from penstock.pipelines.grouping_told import Grouping
 from penstock.pipelines.held_log import left_consumers
 from penstock.pipelines.meaning import with_meaning
 from penstock.pipelines.moments import by_minute
+from penstock.pipelines.partition_fixes import fix_filled_partitions
 from penstock.pipelines.passing import may_pass
 from penstock.pipelines.seeding import seed_if_due
 from penstock.pipelines.source_marks import marks_stop
@@ -552,11 +553,22 @@ class Job:
             if writer.follows:
                 with self._its_own(writer):
                     self._judge(writer, sources, noted.get(writer.name))
+        if self._config.source.fix_new_partitions:
+            aggregates = self._config.aggregate
+            fix_filled_partitions(self._config.source, aggregates, sources.tables, self._is_settled)
         is_back = any(each.follows and each.name in self._left for each in self._writers)
         if is_back or any(
             each.writer.follows and self._is_outdated(each, sources) for each in self._followed
         ):
             self._again.set()
+
+    def _is_settled(self, aggregate: str) -> bool:
+        settled = False
+        for writer in self._writers:
+            if writer.name == aggregate:
+                with self._its_own(writer):
+                    settled = writer.is_settled()
+        return settled
 
     def _judge(self, writer: Writer, sources: Sources, before: Noted | None) -> None:
         unfit, marks = sources.unfit.get(writer.name), sources.marks[writer.name]

@@ -51,7 +51,7 @@ from penstock.pipelines.bookkeeping import (
 )
 from penstock.pipelines.deciding import Covered, of_another_log
 from penstock.pipelines.held_log import consumer_of
-from penstock.pipelines.locks import try_lock
+from penstock.pipelines.locks import is_locked, try_lock
 from penstock.pipelines.parking import next_try_s
 from penstock.pipelines.passing import meaning, passes
 from penstock.pipelines.ready import require_bookkeeping, require_targets
@@ -184,6 +184,21 @@ class Writer(Closing):
             self._read_stop(connection)
             progress = read_progress(connection, self.name)
         return progress is not None and progress.state != "seeding"
+
+    def is_settled(self) -> bool:
+        """Return whether no change can be lost to it before it is seeded from what is there then.
+
+        So it is if its target holds a stop, or if it was never seeded and is not being seeded.
+        """
+        has_stop = is_free = False
+        with self._at_first(), self._connect() as connection:
+            progress = read_progress(connection, self.name)
+            has_begun = progress is not None and (
+                progress.state != "seeding" or progress.seeded_at is not None
+            )
+            has_stop = read_stop(connection, self.name) is not None
+            is_free = not (has_begun or is_locked(connection, "seeding", self.name))
+        return has_stop or is_free
 
     def noted(self) -> Noted | None:
         """What its sources were; None: its target is away, or it is being seeded."""
