@@ -61,7 +61,6 @@ def reset(
     """
     loaded = configuration.load(config)
     (chosen,) = _chosen(loaded, [name])
-    _warn(loaded, [chosen])
     from penstock.pipelines.running import spark_when_needed
     from penstock.pipelines.seeding import seed
 

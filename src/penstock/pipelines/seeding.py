@@ -50,6 +50,7 @@ from penstock.pipelines.log_awaited import wait_for_log
 from penstock.pipelines.source_marks import Marks
 from penstock.pipelines.source_rows import OnRows, Truth
 from penstock.pipelines.source_snapshot import source_snapshot
+from penstock.pipelines.sources import require_fit
 from penstock.pipelines.target_session import connect_target
 from penstock.pipelines.target_tables import read_targets, usable
 from penstock.pipelines.truth import true_sums
@@ -171,9 +172,11 @@ def _seed(
 ) -> Seeded:
     log = LogReader(config.log.path)
     if not aggregate.seed:
+        require_fit(config, aggregate)
         with usable(aggregate.name):
             return _write(target, aggregate, _nothing(aggregate), log.end().lsn, None)
     with source_snapshot(config, aggregate, log, on_wait=on_wait, stop=stop) as source:
+        require_fit(config, aggregate, source.connection)
         truth = true_sums(source.connection, source.bound, spark, on_rows, on_grouping)
     if source.in_flight is not None:
         wait_for_log(

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
 
 from penstock.config import Config
 from penstock.declarations import AggregateConfig
@@ -67,9 +70,24 @@ def read_sources(config: Config) -> Sources:
     return Sources(catalog.tables, _unfit(config.aggregate, catalog), marks)
 
 
+def require_fit(
+    config: Config, aggregate: AggregateConfig, connection: psycopg.Connection[Any] | None = None
+) -> None:
+    """Raises what would stop an aggregate, before it is seeded: what comes after the seeding would
+    be lost. `connection` has the snapshot that is read; without it, the catalog is as it is now.
+    """
+    with translated("read the source's catalog"):
+        if connection is None:
+            catalog = _read(config, [aggregate])
+        else:
+            catalog = _catalog(connection, config, [aggregate])
+    for found in _unfit([aggregate], catalog).values():
+        raise found.error
+
+
 def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> list[PenstockError]:
-    """What would stop these aggregates, for a command that seeds or verifies: it does so all the
-    same, but what comes afterwards would be counted wrongly.
+    """What would stop these aggregates, for a command that verifies: it does so all the same, but
+    what comes afterwards would be counted wrongly.
 
     A server that cannot be asked is told by what the command needs it for.
     """
@@ -81,18 +99,24 @@ def source_warnings(config: Config, aggregates: Sequence[AggregateConfig]) -> li
 
 
 def _read(config: Config, aggregates: Sequence[AggregateConfig]) -> _Catalog:
-    names = [source.table for each in aggregates for source in each.sources]
     with connect(config.source.conninfo) as source, translated("read the source's catalog"):
         # At one moment: a table that is moved in the publication, in one transaction, is never out.
         source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        tables = read_tables(source, names)
-        wanted = config.source.publication
-        publication = None
-        if config.source.publishes:
-            publication = read_publications(source, wanted, tables.values()).get(wanted)
-        columns = {name for each in aggregates for name in marked_columns(each)}
-        marks = read_marks(source, tables.values(), columns)
-        return _Catalog(tables, publication, source.info.server_version // 10_000, marks)
+        return _catalog(source, config, aggregates)
+
+
+def _catalog(
+    source: psycopg.Connection[Any], config: Config, aggregates: Sequence[AggregateConfig]
+) -> _Catalog:
+    names = [table.table for each in aggregates for table in each.sources]
+    tables = read_tables(source, names)
+    wanted = config.source.publication
+    publication = None
+    if config.source.publishes:
+        publication = read_publications(source, wanted, tables.values()).get(wanted)
+    columns = {name for each in aggregates for name in marked_columns(each)}
+    marks = read_marks(source, tables.values(), columns)
+    return _Catalog(tables, publication, source.info.server_version // 10_000, marks)
 
 
 def _unfit(aggregates: Sequence[AggregateConfig], catalog: _Catalog) -> dict[str, Unfit]:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import app
 from penstock.config import load
+from penstock.errors import InputUnfit, PartitionDiffers
 from penstock.names import TableName
 from penstock.ops.setup import setup
 from penstock.pipelines import seeding, verifying
@@ -208,20 +209,20 @@ LACKING = (
 )
 
 
-def test_a_partition_without_its_identity_is_a_warning_and_changes_no_exit_code(
+def test_a_partition_without_its_identity_keeps_reset_from_seeding_and_is_a_warning_of_verify(
     database18: Database, parted: Path
 ) -> None:  # M4.2, M5.6, M7.1
-    assert "warning" not in command(parted, "reset", "counts").output
+    for name in ("counts", "since"):
+        assert command(parted, "reset", name).exit_code == 0
     database18.run("CREATE TABLE south PARTITION OF notifications FOR VALUES IN ('s')")
     database18.run("INSERT INTO notifications VALUES (2, 's', 'a')")
     alter = "ALTER TABLE public.south REPLICA IDENTITY FULL"
     for name in ("counts", "since"):
         done = command(parted, "reset", name)
-        assert done.exit_code == 0, done.output
-        first, *rest = done.stderr.splitlines()
-        assert first == f"warning: {LACKING.format(f'aggregate {name}')}"
-        assert any(line.endswith(f", or: {alter}") for line in rest)
-        assert "warning" not in done.stdout
+        assert isinstance(done.exception, PartitionDiffers)
+        assert done.exception.problem == LACKING.format(f"aggregate {name}")
+        assert alter in done.exception.remedy
+        assert done.output == ""
     done = command(parted, "verify")
     assert done.exit_code == 0, done.output
     # As it is called here.
@@ -247,19 +248,25 @@ def test_a_partition_without_its_identity_is_a_warning_and_changes_no_exit_code(
     assert json.loads(mended.stdout)["warnings"] == []
 
 
-def test_what_comes_under_another_name_is_a_warning_too(
+def test_what_comes_under_another_name_keeps_reset_from_seeding_too(
     database18: Database, parted: Path
 ) -> None:  # M4.6
     database18.run("ALTER PUBLICATION penstock SET (publish_via_partition_root = false)")
-    done = command(parted, "reset", "counts")
-    assert done.exit_code == 0, done.output
-    assert "sends under the names of its partitions" in done.stderr
-    assert "SET (publish_via_partition_root = true)" in done.stderr
+    error = command(parted, "reset", "counts").exception
+    assert isinstance(error, InputUnfit)
+    assert "sends under the names of its partitions" in error.problem
+    assert "SET (publish_via_partition_root = true)" in error.remedy
 
 
-def test_what_is_not_sent_at_all_is_a_warning_too(database18: Database, file: Path) -> None:  # M4.6
+def test_what_is_not_sent_at_all_keeps_reset_from_seeding_and_is_a_warning_of_verify(
+    database18: Database, file: Path
+) -> None:  # M4.6
+    assert command(file, "reset", "counts").exit_code == 0
     database18.run(f"ALTER PUBLICATION {PUBLICATION} DROP TABLE notifications")
-    done = command(file, "reset", "counts")
+    error = command(file, "reset", "counts").exception
+    assert isinstance(error, InputUnfit)
+    assert f'which publication "{PUBLICATION}" does not hold' in error.problem
+    done = command(file, "verify", "counts")
     assert done.exit_code == 0, done.output
     assert f'which publication "{PUBLICATION}" does not hold' in done.stderr
     assert f"`penstock setup --config {file}`, which adds it" in done.stderr

@@ -17,12 +17,14 @@ from penstock.errors import InputUnfit, PenstockError
 from penstock.ops.setup import setup
 from penstock.pipelines import job
 from penstock.pipelines.job import Job, require_ready
+from penstock.pipelines.seeding import seed
 from penstock.pipelines.sources import read_sources
 from support.aggregates import NOTES, config_with, declared
 from support.database import Database
 from support.logs import begin_log
 from support.ops import on_18
 from support.printed import statements_of
+from support.truth import no_spark
 from support.waiting import eventually
 
 CORRECT = "Then, if it has begun: penstock reset counts"
@@ -243,3 +245,28 @@ def test_a_table_that_leaves_the_publication_stops_its_aggregate_and_one_that_is
     assert watcher._failure is None
     assert writer.stop_for.call_args == call(Stop(StopCode.NOT_SENT, "public.notes"))
     assert NOT_HELD in str(writer.fail.call_args)
+
+
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_no_seeding_ends_a_stop_while_its_changes_are_not_sent(
+    database: Database, tmp_path: Path, is_seeded: bool
+) -> None:  # M5.8: what changes after its snapshot would be lost
+    database.run(NOTES)
+    config = config_of(database, tmp_path, declared(seed=is_seeded))
+    setup(config)
+    begin_log(database, tmp_path, database.wal_position())
+    (aggregate,) = config.aggregate
+    seed(config, aggregate, no_spark)
+    stops = "SELECT count(*) FROM penstock.stops"
+    database.run(
+        DROPPED,
+        "INSERT INTO penstock.stops (aggregate, stop) VALUES ('counts', '{\"code\": \"x\"}')",
+    )
+    with pytest.raises(InputUnfit, match=NOT_HELD) as caught:
+        seed(config, aggregate, no_spark)
+    assert str(caught.value) == str(unfit(config)[0])
+    assert database.value(stops) == 1
+    assert database.value("SELECT state FROM penstock.progress") == "seeded"
+    database.run("ALTER PUBLICATION penstock ADD TABLE notes")
+    seed(config, aggregate, no_spark)
+    assert database.value(stops) == 0
