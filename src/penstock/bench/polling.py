@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from penstock.changelog.identity import LogIdentity
 from penstock.changelog.reader import LogReader
 from penstock.changelog.settings import LogSettings, RetentionSettings
 from penstock.errors import PenstockError
-from penstock.lsn import ZERO, Lsn
+from penstock.lsn import Lsn
 from penstock.names import TableName
 from penstock.postgres.connection import ReplicationConnection
 from penstock.postgres.embedded import EmbeddedPostgres
@@ -151,17 +152,14 @@ def _compare(
     slots = {way.name: f"bench_{place}_{number}" for place, way in enumerate(_WAYS)}
     plugins = {way.name: way.plugin for way in _WAYS} | {_BY_HAND: "wal2json"}
     slots[_BY_HAND] = f"bench_by_hand_{number}"
-    for name, slot in slots.items():
-        connection.execute(
-            "SELECT pg_create_logical_replication_slot(%s, %s)", [slot, plugins[name]]
-        )
+    starts = {name: make_slot(connection, slot, plugins[name]) for name, slot in slots.items()}
     progress(f"a backlog of {changes:,} changes")
     fill(connection, changes // 200 - 1)
     connection.execute("CHECKPOINT")
     fill(connection, 1, synchronous_commit="on")
     end = flushed(connection)
     turns: dict[str, Callable[[], dict[str, float]]] = {
-        way.name: lambda way=way: _captured(server, way, slots[way.name], end, changes)  # type: ignore[misc]
+        way.name: partial(_captured, server, way, slots[way.name], starts[way.name], end, changes)
         for way in _WAYS
     }
     turns[_BY_HAND] = lambda: _counted(server, slots[_BY_HAND], end, changes)
@@ -177,8 +175,16 @@ def _compare(
     return runs
 
 
+def make_slot(connection: psycopg.Connection[Any], slot: str, plugin: str) -> Lsn:
+    """Make a slot and return its starting point."""
+    row = connection.execute(
+        "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)", [slot, plugin]
+    ).fetchone()
+    return Lsn.parse(row[0] if row else "0/0")
+
+
 def _captured(
-    server: EmbeddedPostgres, way: _Way, slot: str, end: Lsn, changes: int
+    server: EmbeddedPostgres, way: _Way, slot: str, start: Lsn, end: Lsn, changes: int
 ) -> dict[str, float]:
     """Capture the whole backlog into a log."""
     stop = threading.Event()
@@ -192,13 +198,13 @@ def _captured(
                 timeline=found.timeline,
                 database=found.database,
                 slot=slot,
-                start_lsn=ZERO,
+                start_lsn=start,
             )
             log = UntilLog(Path(directory), identity, LogSettings())
             log.until, log.stop = end, stop
-            connection.start(slot, _PUBLICATION, ZERO)
+            connection.start(slot, _PUBLICATION, start)
             settings = SessionSettings(confirm_interval_s=0.0)
-            session = ReplicationSession(ZERO, settings, now=time.monotonic())
+            session = ReplicationSession(start, settings, now=time.monotonic())
             meter = HeartbeatMeter("bench")
             try:
                 Pump(connection, session, log, RetentionSettings(), meter, stop).run()
@@ -235,10 +241,10 @@ def _counted(server: EmbeddedPostgres, slot: str, end: Lsn, changes: int) -> dic
 
 def _idle(server: EmbeddedPostgres, connection: psycopg.Connection[Any], runs: int) -> float:
     """The server's CPU for a run that finds no new WAL, in milliseconds."""
-    connection.execute("SELECT pg_create_logical_replication_slot('bench_idle', 'pgoutput')")
+    start = make_slot(connection, "bench_idle", "pgoutput")
     settings = PollSettings(interval_s=0.001)
     with PollingConnection(server.dsn(), "bench_idle", _pgoutput(), settings) as polling:
-        polling.start("bench_idle", _PUBLICATION, flushed(connection))
+        polling.start("bench_idle", _PUBLICATION, max(start, flushed(connection)))
         while not polling.read(1.0):
             pass
         before = cpu_s(polling.server_pid)

@@ -51,6 +51,9 @@ _PHRASES = {
     "Total size of serialized results": Cause("a result was too large for the driver", _MEMORY),
     # Last of all: what Spark reads from is its Python processes.
     "java.io.EOFException": _PYTHON_DIED,
+    "java.nio.channels.ClosedChannelException": _PYTHON_DIED,
+    "Broken pipe": _PYTHON_DIED,
+    "Connection reset": _PYTHON_DIED,
 }
 # How Python ends a traceback, and where an exception was raised.
 _PYTHON = re.compile(r"^([A-Z]\w+)(?::|$)", re.MULTILINE)
