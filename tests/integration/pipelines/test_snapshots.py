@@ -173,12 +173,12 @@ def test_a_snapshot_that_waits_while_capture_goes_on_is_of_the_same_server(
         waiting = pool.submit(taken)
         try:
             eventually(lambda: told, "it waits")
+            before = read_highest(log.storage)
             with database.connect() as connection:
                 for number in range(1, 30):
                     connection.execute(
                         "INSERT INTO notifications VALUES (%s, 's', 'b', 1)", [number]
                     )
-            before = read_highest(log.storage)
             eventually(lambda: read_highest(log.storage) > before, "noted", within_s=20)
         finally:
             open_transaction.commit()
