@@ -174,12 +174,13 @@ def test_a_snapshot_that_waits_while_capture_goes_on_is_of_the_same_server(
         try:
             eventually(lambda: told, "it waits")
             before = read_highest(log.storage)
-            with database.connect() as connection:
-                for number in range(1, 30):
-                    connection.execute(
-                        "INSERT INTO notifications VALUES (%s, 's', 'b', 1)", [number]
-                    )
-            eventually(lambda: read_highest(log.storage) > before, "noted", within_s=20)
+            numbers = iter(range(1, 10_000))
+
+            def is_noted() -> bool:
+                database.run(f"INSERT INTO notifications VALUES ({next(numbers)}, 's', 'b', 1)")
+                return read_highest(log.storage) > before
+
+            eventually(is_noted, "the log knows newer ids", within_s=30)
         finally:
             open_transaction.commit()
         assert waiting.result(20) > ZERO
