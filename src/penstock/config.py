@@ -214,6 +214,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _aggregates_hear_of_truncates(self) -> Config:
+        is_deaf = self.source.plugin == "wal2json" and self.poll.wal2json_format == 1
+        if self.aggregate and is_deaf:
+            raise ValueError(
+                "wal2json_format = 1 in [poll] leaves out TRUNCATE, so that aggregates would go on "
+                "counting rows that are gone: set it to 2"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _timeout_outlasts_a_busy_walsender(self) -> Config:
         silence_s = self.source.keepalive_interval_s + self.source.wal_sender_timeout_s / 2
         if self.heartbeat.timeout_min * 60 <= silence_s:

@@ -280,3 +280,15 @@ def test_every_section_is_documented() -> None:
     text = DOCUMENT.read_text()
     for section in Config.model_fields:
         assert f"## `[{section}]`" in text or f"## `[[{section}]]`" in text
+
+
+def test_aggregates_are_not_fed_by_a_format_that_leaves_out_truncates(file: Path) -> None:  # M4.6
+    source = SOURCE.replace("[source]", '[source]\nmode = "poll"\nplugin = "wal2json"', 1)
+    aggregate = '[[aggregate]]\nname = "a"\nsources = ["t"]\ndimensions = ["d"]\ntargets = ["c"]\n'
+    file.write_text(f"{source}[poll]\nwal2json_format = 1\n{aggregate}")
+    with pytest.raises(ConfigInvalidValue, match="leaves out TRUNCATE"):
+        load(file, environ={})
+    file.write_text(f"{source}[poll]\nwal2json_format = 1\n")
+    assert load(file, environ={}).poll.wal2json_format == 1
+    file.write_text(f"{source}[poll]\nwal2json_format = 2\n{aggregate}")
+    assert load(file, environ={}).aggregate
